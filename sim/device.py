@@ -1,17 +1,29 @@
-"""The machine as data. ``DeviceSpec`` is read from a TOML file; planner and simulator price time with the same numbers."""
+"""The machine as data. ``DeviceSpec`` is read from a TOML file; planner and simulator price time
+with the same numbers and the same methods.
+
+The pricing methods take ints or int64 arrays (elementwise) and stay in whole numbers.
+"""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .errors import DeviceError
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Ints = TypeVar("Ints", int, NDArray[np.int64])
+
 MAX_TOML_BYTES = 1 << 20
+STICK = 128  # bytes; also the unit of scratchpad and HBM addresses
+LANES = 64  # elements of one vector group
 
 
 @dataclass(frozen=True)
@@ -30,6 +42,10 @@ class Lx:
     def usable_bytes(self) -> int:
         return self.bytes - self.reserved_bytes
 
+    def port_cycles(self, nbytes: Ints) -> Ints:
+        """Least cycles in which ``nbytes`` pass the core's scratchpad port."""
+        return -(-nbytes // self.port_bytes_per_cycle)
+
 
 @dataclass(frozen=True)
 class Hbm:
@@ -43,6 +59,30 @@ class Hbm:
     span_bytes: int
     multicast_max: int
 
+    def bus_ticks(self, nbytes: Ints, run_bytes: Ints) -> Ints:
+        """Bus time of a transfer in ticks, ``bytes_per_cycle`` of which make a core cycle.
+
+        A tick carries one byte. Each contiguous run of ``run_bytes`` (at least 1) that is shorter
+        than a burst costs ``request_cycles`` more.
+        """
+        requests: Ints = -(-nbytes // run_bytes) * (run_bytes < self.burst_bytes)
+        return nbytes + requests * (self.request_cycles * self.bytes_per_cycle)
+
+    def turnaround_ticks(self, nbytes: Ints) -> Ints:
+        """Bus ticks lost when ``nbytes`` of one direction alternate, burst by burst, with as many
+        of the other: there and back for each burst."""
+        return -(-nbytes * 2 * self.turnaround_cycles * self.bytes_per_cycle // self.burst_bytes)
+
+    def core_cycles(self, nbytes: Ints) -> Ints:
+        """Least cycles in which one core moves ``nbytes``, however idle the bus is."""
+        return -(-nbytes // self.core_bytes_per_cycle)
+
+    def bus_cycles(self, read_ticks: int, write_ticks: int) -> int:
+        """Cycles the bus needs for a mix of reads and writes that are pending together (their
+        ticks from ``bus_ticks``; the payload dominates, so ticks stand for bytes here)."""
+        turns = self.turnaround_ticks(min(read_ticks, write_ticks))
+        return -(-(read_ticks + write_ticks + turns) // self.bytes_per_cycle)
+
 
 @dataclass(frozen=True)
 class Ring:
@@ -51,6 +91,24 @@ class Ring:
     hop_cycles: int
     fragments_max: int
     start_cycles: int
+
+    def payload_cycles(self, nbytes: Ints) -> Ints:
+        """Ring cycles that ``nbytes`` occupy each segment they pass."""
+        return -(-nbytes // self.bytes_per_cycle)
+
+    def to_ring(self, core_cycle: int, core_mhz: int) -> int:
+        """The first ring cycle that begins no earlier than the core cycle."""
+        return -(-core_cycle * self.clock_mhz // core_mhz)
+
+    def to_core(self, ring_cycle: int, core_mhz: int) -> int:
+        """The first core cycle that begins no earlier than the ring cycle."""
+        return -(-ring_cycle * core_mhz // self.clock_mhz)
+
+    def send_cycles(self, nbytes: int, hops: int, core_mhz: int) -> int:
+        """Core cycles from issue to the arrival of the last byte ``hops`` stops away, on an idle
+        ring."""
+        ring_cycles = self.payload_cycles(nbytes) + hops * self.hop_cycles
+        return self.start_cycles + self.to_core(ring_cycles, core_mhz)
 
 
 @dataclass(frozen=True)
@@ -61,6 +119,27 @@ class Pt:
     fill_cycles: int
     acc_groups: int
 
+    def mm_cycles(self, rows: Ints, taps: Ints, k: Ints, n: Ints, bits: int = 16) -> Ints:
+        """Cycles of one ``mm``: ``rows`` output rows (rounded up to passes), ``taps`` window
+        positions, ``k`` inner elements a tap (rounded up to ``k_step``), ``n`` groups of 64 output
+        columns.
+
+        ``bits`` is the width of the wider factor: 8-bit factors run twice as fast as 16-bit ones.
+        Nothing to do takes no time.
+        """
+        rows_up = -(-rows // self.rows) * self.rows
+        k_up = -(-k // self.k_step) * self.k_step
+        macs = rows_up * taps * k_up * n * LANES
+        return -(-macs * bits // (16 * self.macs_per_cycle)) + (macs > 0) * self.fill_cycles
+
+    def mm_port_bytes(
+        self, rows: Ints, taps: Ints, k: Ints, n: Ints, a_bits: int = 16, b_bits: int = 16
+    ) -> Ints:
+        """Scratchpad bytes one ``mm`` reads: ``a`` is streamed once for each group of columns,
+        ``b`` is read once and stays in the array."""
+        a_groups = rows * taps * -(-k // LANES) * n
+        return (a_groups * a_bits + taps * k * n * b_bits) * LANES // 8
+
 
 @dataclass(frozen=True)
 class Sfp:
@@ -70,6 +149,29 @@ class Sfp:
     shuffle_run_cycles: int
     lane_reduce_cycles: int
     cycles: Mapping[str, int]
+
+    def group_cycles(self, ops: Iterable[str], reduces: bool = False) -> int:
+        """Cycles one corelet spends on a 64-lane group: the micro-ops' costs, and one for the fold
+        of a reduction; at least 1."""
+        return max(1, sum(self.cycles.get(op, 1) for op in ops) + reduces)
+
+    def vec_cycles(self, points: Ints, group_cycles: int, results: Ints | None = None) -> Ints:
+        """Cycles of one ``vec`` over ``points`` groups of ``group_cycles`` each.
+
+        ``results``: for a reduction over the lanes, how many groups are folded into one lane each.
+        Nothing to do takes no time.
+        """
+        work = points * group_cycles
+        if results is not None:
+            work = work + results * self.lane_reduce_cycles
+        return -(-work // self.groups_per_cycle) + (points > 0) * self.start_cycles
+
+    def shuffle_cycles(self, nbytes: Ints, run_bytes: Ints) -> Ints:
+        """Cycles of one ``shuf`` or ``fill`` of ``nbytes`` in contiguous runs of ``run_bytes`` (at
+        least 1): each run shorter than a stick costs ``shuffle_run_cycles`` more."""
+        short: Ints = -(-nbytes // run_bytes) * (run_bytes < STICK)
+        start: Ints = (nbytes > 0) * self.start_cycles
+        return -(-nbytes // self.shuffle_bytes_per_cycle) + short * self.shuffle_run_cycles + start
 
 
 @dataclass(frozen=True)
@@ -106,11 +208,13 @@ _SECTIONS: dict[str, type[Any]] = {
 def builtin_devices() -> list[str]:
     """Names of the device files that ship with the package."""
     folder = resources.files(__package__) / "devices"
-    return sorted(p.name.removesuffix(".toml") for p in folder.iterdir() if p.name.endswith(".toml"))
+    names = (path.name for path in folder.iterdir())
+    return sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml"))
 
 
 def load_device(name: str = "spyre") -> DeviceSpec:
-    """A built-in device by name, or a ``.toml`` file by path. DeviceError lists everything wrong with it."""
+    """A built-in device by name, or a ``.toml`` file by path. DeviceError lists everything wrong
+    with it."""
     if name.endswith(".toml"):
         path = Path(name)
         if not path.is_file():
@@ -124,14 +228,16 @@ def load_device(name: str = "spyre") -> DeviceSpec:
         return parse_device(text, name)
     if name not in builtin_devices():
         raise DeviceError(
-            f"no device is called {name!r}; built in: {', '.join(builtin_devices())}; or give a path that ends in .toml"
+            f"no device is called {name!r}; built in: {', '.join(builtin_devices())}; or give a "
+            "path that ends in .toml"
         )
     text = (resources.files(__package__) / "devices" / f"{name}.toml").read_text(encoding="utf-8")
     return parse_device(text, name)
 
 
 def parse_device(text: str, origin: str = "device") -> DeviceSpec:
-    """DeviceSpec from TOML text. DeviceError names every missing, unknown or non-positive parameter at once."""
+    """DeviceSpec from TOML text. DeviceError names every missing, unknown or non-positive parameter
+    at once."""
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -143,7 +249,9 @@ def parse_device(text: str, origin: str = "device") -> DeviceSpec:
     clock = data.pop("clock_mhz", None)
     if not _whole(clock) or clock < 1:
         problems.append("clock_mhz is missing or not a positive whole number")
-    sections = {key: _section(key, cls, data.pop(key, None), problems) for key, cls in _SECTIONS.items()}
+    sections = {
+        key: _section(key, cls, data.pop(key, None), problems) for key, cls in _SECTIONS.items()
+    }
     problems += [f"[{key}] is not a section of a device file" for key in data]
     if problems:
         raise DeviceError(f"{origin}: " + "; ".join(problems))

@@ -127,6 +127,8 @@ class Instr:
 
     ``counts`` are the iteration dimensions, outermost first. ``operands[0]`` is the destination.
     ``imm`` holds the opcode's immediates (see OPCODES). ``note`` indexes the kernel's provenance list.
+    ``where`` is a predicate: a bit mask of the cores that execute it (0: all); the others skip it entirely,
+    its waits and signals included (so one core of a group can issue a multicast load for all of it).
     """
 
     op: str
@@ -137,6 +139,7 @@ class Instr:
     waits: tuple[Wait, ...] = ()
     signals: tuple[Signal, ...] = ()
     note: int = 0
+    where: int = 0
 
 
 @dataclass(frozen=True)

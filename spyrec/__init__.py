@@ -1,0 +1,40 @@
+"""spyrec: compile a model for a Spyre-class dataflow accelerator and simulate it cycle by cycle.
+
+``compile``, ``load`` and ``simulate`` are the whole public way in; they are imported when first
+used, so that ``import spyrec`` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from spyrec.api import Program, Result, compile, load, simulate
+    from spyrec.ir.errors import SpyrecError
+    from spyrec.sim.errors import SimError
+
+__all__ = ["Program", "Result", "SimError", "SpyrecError", "compile", "load", "simulate"]
+
+_HOMES = {
+    "Program": "spyrec.api",
+    "Result": "spyrec.api",
+    "SimError": "spyrec.sim.errors",
+    "SpyrecError": "spyrec.ir.errors",
+    "compile": "spyrec.api",
+    "load": "spyrec.api",
+    "simulate": "spyrec.api",
+}
+
+if not TYPE_CHECKING:  # a type checker would take every misspelt attribute for one of these
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'spyrec' has no attribute {name!r}")
+        return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,54 @@
+# Everything runs inside .venv, which the first target that needs it makes. Needs python3.11, git, make.
+PYTHON ?= python3.11
+VENV ?= .venv
+JOBS ?= 2
+DEMO ?= demo
+
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help venv demo test test-all check bench clean
+
+help:
+	@echo "make demo      compile the example models, simulate them, report and trace in $(DEMO)/"
+	@echo "make test      the fast tests"
+	@echo "make test-all  all tests, the slow ones too"
+	@echo "make check     lint, types, import contracts and the fast tests"
+	@echo "make bench     the benchmarks"
+	@echo "make clean     remove what the other targets made, .venv too"
+
+venv: $(READY)
+
+$(READY): pyproject.toml
+	@$(PYTHON) --version >/dev/null 2>&1 || { \
+	  echo "make: $(PYTHON) was not found; install Python 3.11 or say make PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	@touch $@
+
+demo: $(READY)
+	$(BIN)/python examples/make_models.py $(DEMO)
+	@for model in cnn encoder; do \
+	  set -e; echo; \
+	  $(BIN)/spyrec compile $(DEMO)/$$model.onnx -o $(DEMO)/$$model.spx; \
+	  $(BIN)/spyrec simulate $(DEMO)/$$model.spx --outputs $(DEMO)/$$model.npz \
+	    --report $(DEMO)/$$model.report.json --trace $(DEMO)/$$model.trace.json; \
+	done
+
+test: $(READY)
+	$(BIN)/python -m pytest -n $(JOBS)
+
+test-all: $(READY)
+	$(BIN)/python -m pytest -n $(JOBS) -m "slow or not slow"
+
+check: $(READY)
+	$(BIN)/ruff check ir sim passes spyrec tests
+	$(BIN)/mypy -p spyrec
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -n $(JOBS)
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks.run
+
+clean:
+	rm -rf $(VENV) $(DEMO) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,174 @@
+"""Mixed-radix digits: the factors a layout is made of, their text, and when a list is sound."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import ParseError, SpyrecError
+
+Axis = Literal["core", "loop", "mem", "lane"]
+Ints = npt.NDArray[np.int64]
+
+AXES: tuple[Axis, ...] = get_args(Axis)
+STICK_BITS = 1024
+COPY = -1
+"""``dim`` of a core digit that counts copies: each of its cores holds the same elements."""
+
+
+class LayoutError(SpyrecError):
+    """A layout contradicts itself, or what is asked of it cannot be expressed exactly."""
+
+
+@dataclass(frozen=True)
+class Digit:
+    """One mixed-radix factor of dimension ``dim``: index ``i < size`` adds ``i * stride`` elements
+    to the coordinate. ``axis`` says which number of the machine the index is part of.
+
+    A core or loop digit may be uneven: its first ``long`` parts hold ``stride + grain`` elements,
+    the others ``stride`` (which may be 0: those parts are empty), so index i adds
+    ``i * stride + min(i, long) * grain``.
+    """
+
+    dim: int
+    size: int
+    stride: int
+    axis: Axis
+    long: int = 0
+    grain: int = 0
+
+    def __str__(self) -> str:
+        dim = "copy" if self.dim == COPY else str(self.dim)
+        uneven = f"+{self.long}x{self.grain}" if self.long or self.grain else ""
+        return f"{dim}:{self.size}*{self.stride}{uneven} {self.axis}"
+
+    @property
+    def reach(self) -> int:
+        """Elements all parts hold together."""
+        return self.size * self.stride + self.long * self.grain
+
+    @property
+    def widest(self) -> int:
+        """Elements of the largest part."""
+        return self.stride + self.grain
+
+    def start(self, index: Ints) -> Ints:
+        """Coordinate at which part ``index`` begins."""
+        start: Ints = index * self.stride + np.minimum(index, self.long) * self.grain
+        return start
+
+    def width(self, index: Ints) -> Ints:
+        """Elements part ``index`` holds."""
+        width: Ints = np.where(index < self.long, self.widest, self.stride)
+        return width
+
+    def part(self, index: int) -> tuple[int, int]:
+        """``(start, width)`` of one part."""
+        start = index * self.stride + min(index, self.long) * self.grain
+        return start, self.stride + (self.grain if index < self.long else 0)
+
+    def split(self, coordinate: Ints) -> tuple[Ints, Ints]:
+        """The part each coordinate falls in, and the coordinate within that part."""
+        edge = self.long * self.widest
+        after = self.long + (coordinate - edge) // max(self.stride, 1)
+        index = np.where(coordinate < edge, coordinate // self.widest, after)
+        return index, coordinate - self.start(index)
+
+
+def depth(digit: Digit) -> tuple[int, int]:
+    """Sort key of the digits of one dimension, outermost first: core digits, loop digits, then
+    memory and lane digits by falling stride (equal strides: as listed, so memory first)."""
+    match digit.axis:
+        case "core" | "loop":
+            return AXES.index(digit.axis), 0
+        case _:
+            return 2, -digit.stride
+
+
+def fault(shape: tuple[int, ...], bits: int, digits: tuple[Digit, ...]) -> str:
+    """Why the digits do not give each element of ``shape`` exactly one place (the end of a
+    sentence), empty when they do."""
+    if not shape or any(n < 1 for n in shape):
+        return "each dimension must have an element (rank 0 is laid out as shape (1,))"
+    if math.prod(shape) >= 2**62 or math.prod(max(g.size, 1) for g in digits) >= 2**62:
+        return "it has 2**62 slots or more"
+    for digit in digits:
+        problem = _digit_fault(digit, len(shape))
+        if problem:
+            return f"digit {digit} {problem}"
+    places = [AXES.index(g.axis) for g in digits]
+    if places != sorted(places):
+        return "digits must be listed in the order core, loop, mem, lane"
+    lane_bits = math.prod(g.size for g in digits if g.axis == "lane") * bits
+    if lane_bits != STICK_BITS or digits[-1].axis != "lane":
+        return f"its lanes take {lane_bits} bits where a stick has {STICK_BITS}"
+    for dim, extent in enumerate(shape):
+        problem = _cover_fault(dim, extent, sorted((g for g in digits if g.dim == dim), key=depth))
+        if problem:
+            return problem
+    return ""
+
+
+def _digit_fault(digit: Digit, rank: int) -> str:
+    if digit.axis not in AXES:
+        return f"has an unknown axis; known: {', '.join(AXES)}"
+    if digit.size < 1 or digit.stride < 0 or not 0 <= digit.long <= digit.size:
+        return "has a size, stride or count of long parts out of range"
+    uneven = digit.long > 0
+    if uneven != (digit.grain > 0) or (uneven and digit.axis in ("mem", "lane")):
+        return "is uneven, which needs a core or loop digit with a grain and a long part"
+    if digit.dim == COPY:
+        wrong = digit.axis != "core" or digit.stride != 0 or uneven
+        return "counts copies, which needs an even core digit of stride 0" if wrong else ""
+    if not 0 <= digit.dim < rank:
+        return f"is of no dimension of a shape of rank {rank}"
+    return "has empty parts only" if digit.widest == 0 else ""
+
+
+def _cover_fault(dim: int, extent: int, nest: Iterable[Digit]) -> str:
+    span = extent
+    for digit in nest:
+        if digit.reach < span:
+            return f"digit {digit} reaches {digit.reach} of the {span} elements it must cover"
+        span = min(span, digit.widest)
+    if span != 1:
+        return f"dimension {dim} ends in parts of {span} elements; its last digit needs stride 1"
+    return ""
+
+
+def split_points(extent: int, parts: int, grain: int = 1) -> list[tuple[int, int]]:
+    """``(start, size)`` of ``parts`` balanced parts of 0..extent-1 in multiples of ``grain``.
+
+    Sizes differ by at most one grain, long parts first; the last non-empty part may end early,
+    empty ones begin at ``extent``. LayoutError when an argument is out of range.
+    """
+    if extent < 0 or parts < 1 or grain < 1:
+        raise LayoutError(f"cannot cut {extent} elements into {parts} parts in grains of {grain}")
+    base, more = divmod(-(-extent // grain), parts)
+    starts = [min((i * base + min(i, more)) * grain, extent) for i in range(parts + 1)]
+    return [(a, b - a) for a, b in pairwise(starts)]
+
+
+_NUMBER = r"\d{1,18}"
+_DIGIT = re.compile(
+    rf"(copy|\d{{1,4}}):({_NUMBER})\*({_NUMBER})(?:\+({_NUMBER})x({_NUMBER}))? (\w+)", re.ASCII
+)
+
+
+def parse_digit(text: str) -> Digit:
+    """The digit that prints as ``text``; ParseError when it is of another form."""
+    match_ = _DIGIT.fullmatch(text)
+    axis = next((axis for axis in AXES if match_ and axis == match_[6]), None)
+    if match_ is None or axis is None:
+        raise ParseError(f"layout digit {text[:80]!r} is not of the form '0:32*2+3x1 core'")
+    dim = COPY if match_[1] == "copy" else int(match_[1])
+    return Digit(
+        dim, int(match_[2]), int(match_[3]), axis, int(match_[4] or 0), int(match_[5] or 0)
+    )

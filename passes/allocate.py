@@ -1,0 +1,214 @@
+"""core-allocation: divide each kernel's iteration space over the cores, uneven tails included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
+from typing import ClassVar
+
+import numpy as np
+from spyrec.ir.core import Module, Op, Value
+from spyrec.ir.layout import split_points
+
+from .kernel import GROUP, Box, Map, Nest, clip, rank1, spans, window
+from .manager import Target
+from .stick_layout import region_head
+
+SHORTLIST = 48  # cuts priced in full, those with the least compute on the fullest core
+
+
+@dataclass(frozen=True)
+class CoreAllocation:
+    """Choose how many parts each dimension is cut into; parts differ by at most one row or group of lanes.
+
+    All factorisations into at most ``cores`` parts are priced: time of the fullest core, bytes over the memory
+    bus (an operand several cores need is fetched once per multicast group), and bytes that change core
+    because the producer was cut differently.
+    """
+
+    name: ClassVar[str] = "core-allocation"
+    summary: ClassVar[str] = "divides each kernel over the cores"
+    cores: int = 0  # 0: all the device has
+
+    def run(self, module: Module, target: Target) -> Module:
+        budget = min(self.cores or target.device.cores.count, target.device.cores.count)
+        owners: dict[Value, tuple[Box, ...]] = {}
+        constants = {op.result for op in module.body.ops if op.name == "constant"}
+        ops = []
+        for op in module.body.ops:
+            if op.name == "kernel" and "parts" not in op.attrs:
+                op = self._divide(op, budget, target, owners, constants)
+            if op.name == "kernel":
+                nest = Nest(op)
+                for r, m in zip(op.results, nest.out_maps, strict=True):
+                    owners[r] = owned_boxes(nest, m, rank1(r.type))
+            ops.append(op)
+        return replace(module, body=replace(module.body, ops=tuple(ops)))
+
+    def _divide(
+        self, op: Op, budget: int, target: Target, owners: dict[Value, tuple[Box, ...]], constants: set[Value],
+    ) -> Op:
+        nest = Nest(op)
+        if nest.kind == "move":
+            units, grains = move_units(op)
+        else:
+            free = nest.parallel - nest.whole
+            grains = tuple(nest.grain(d) for d in range(len(nest.extents)))
+            units = tuple(-(-e // g) if d in free else 1 for d, (e, g) in enumerate(zip(nest.extents, grains, strict=True)))
+            if nest.kind == "gather":
+                units, grains = gather_units(nest)
+        compute = kernel_cycles(nest, target)
+
+        def busy(parts: tuple[int, ...]) -> float:
+            return compute([largest_part(e, p, g) for e, p, g in zip(nest.extents, parts, grains, strict=True)])
+
+        cuts = sorted(factorisations(units, budget), key=busy)
+        near = [c for c in cuts if busy(c) <= 1.5 * busy(cuts[0])][:SHORTLIST]
+        chosen = min(near, key=lambda c: self._cost(nest, c, grains, compute, target, owners, constants))
+        order = core_order(nest, chosen)
+        return op.with_attrs(parts=chosen, core_order=order, grains=grains)
+
+    def _cost(
+        self, nest: Nest, parts: tuple[int, ...], grains: tuple[int, ...],
+        compute: Callable[[Sequence[int]], float], target: Target,
+        owners: dict[Value, tuple[Box, ...]], constants: set[Value],
+    ) -> tuple[float, ...]:
+        device = target.device
+        local = tuple(largest_part(e, p, g) for e, p, g in zip(nest.extents, parts, grains, strict=True))
+        busy = compute(local)
+        bus = ring = 0.0
+        cut = replace_parts(nest, parts, grains)
+        for v, m in zip(nest.op.operands, nest.maps, strict=True):
+            if nest.kind == "move" or not m:
+                continue
+            piece = _piece_bytes(v, m, local)
+            copies = prod(p for d, p in enumerate(parts) if p > 1 and not spans(m, d))
+            distinct = prod(parts) / copies
+            if v in constants or v not in owners:
+                fetches = -(-copies // device.hbm.multicast_max)
+                bus += piece * distinct * fetches / device.hbm.bytes_per_cycle
+                if piece > device.hbm.span_bytes:
+                    busy += 1e12
+            else:
+                ring += moved_bytes(cut, m, v, owners[v]) / device.ring.bytes_per_cycle
+        return max(busy, bus) + 0.5 * ring + 0.01 * (busy + bus), -prod(parts)
+
+
+def _piece_bytes(v: Value, m: Map, local: Sequence[int]) -> float:
+    box = clip(window(m, [(0, n) for n in local]), rank1(v.type))
+    return prod(max(1, s) for _, s in box) * v.type.dtype.bits / 8
+
+
+def moved_bytes(nest: Nest, m: Map, v: Value, owned: tuple[Box, ...]) -> float:
+    """Bytes the core that lacks most of its share of ``v`` has to be sent."""
+    shape = rank1(v.type)
+    need = np.array([clip(window(m, r), shape) for r in nest.core_ranges], dtype=np.int64)
+    have = np.array([owned[c] if c < len(owned) else [(0, 0)] * len(shape) for c in range(len(need))], dtype=np.int64)
+    lo = np.maximum(need[:, :, 0], have[:, :, 0])
+    hi = np.minimum(need[:, :, 0] + need[:, :, 1], have[:, :, 0] + have[:, :, 1])
+    kept = np.clip(hi - lo, 0, None).prod(axis=1)
+    lacking = need[:, :, 1].prod(axis=1) - kept
+    return float(lacking.max()) * v.type.dtype.bits / 8
+
+
+def replace_parts(nest: Nest, parts: tuple[int, ...], grains: tuple[int, ...]) -> Nest:
+    return Nest(nest.op.with_attrs(parts=parts, core_order=core_order(nest, parts), grains=grains))
+
+
+def core_order(nest: Nest, parts: tuple[int, ...]) -> tuple[int, ...]:
+    """Slowest digit first. Divided dimensions in their order, so neighbours share what varies slowest."""
+    return tuple(d for d, p in enumerate(parts) if p > 1)
+
+
+def largest_part(extent: int, parts: int, grain: int) -> int:
+    return max(size for _, size in _points(extent, parts, grain))
+
+
+@lru_cache(maxsize=4096)
+def _points(extent: int, parts: int, grain: int) -> tuple[tuple[int, int], ...]:
+    return tuple(split_points(extent, parts, grain))
+
+
+def owned_boxes(nest: Nest, m: Map, shape: tuple[int, ...]) -> tuple[Box, ...]:
+    """What each core produces of a result with map ``m``; a core that only repeats another's work owns nothing."""
+    seen: set[Box] = set()
+    out = []
+    for ranges in nest.core_ranges:
+        box = clip(window(m, ranges), shape)
+        if any(s == 0 for _, s in box) or box in seen:
+            box = tuple((0, 0) for _ in shape)
+        seen.add(box)
+        out.append(box)
+    return tuple(out)
+
+
+def factorisations(units: tuple[int, ...], budget: int) -> Iterator[tuple[int, ...]]:
+    """All ways to cut each dimension into 1..units parts with at most ``budget`` parts in all that are not
+    needlessly small: no single count can grow within the budget."""
+
+    def extend(i: int, left: int) -> Iterator[tuple[int, ...]]:
+        if i == len(units):
+            yield ()
+            return
+        for p in range(1, min(units[i], left) + 1):
+            for rest in extend(i + 1, left // p):
+                yield (p, *rest)
+
+    for parts in extend(0, budget):
+        total = prod(parts)
+        if all(p == u or total // p * (p + 1) > budget for p, u in zip(parts, units, strict=True)):
+            yield parts
+
+
+def kernel_cycles(nest: Nest, target: Target) -> Callable[[Sequence[int]], float]:
+    """Busy cycles of the fullest core as a function of its local extents."""
+    device = target.device
+    if nest.kind == "contract":
+        rows = [d for d in nest.parallel if d != nest.stick]
+        taps = [d for d in range(len(nest.extents)) if d not in nest.parallel and d != nest.k]
+        k_extent = nest.extents[nest.k]
+        k_cost = prod(nest.extents[d] for d in taps) * -(-k_extent // device.pt.k_step) * device.pt.k_step
+
+        def contract(local: Sequence[int]) -> float:
+            m = prod(local[d] for d in rows)
+            n = -(-local[nest.stick] // GROUP) * GROUP
+            return -(-m // device.pt.rows) * device.pt.rows * n * k_cost / device.pt.macs_per_cycle
+
+        return contract
+    steps = max(2, len(nest.op.regions[0].ops))
+
+    def vector(local: Sequence[int]) -> float:
+        groups = prod(-(-n // GROUP) if d == nest.stick else n for d, n in enumerate(local))
+        return groups * steps / device.sfp.groups_per_cycle
+
+    return vector
+
+
+def move_units(op: Op) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(units, grains) of a move kernel: cuts of the result fall where no source run is broken in two ways."""
+    move = region_head(op)
+    shape = rank1(op.results[0].type)
+    stick = int(op.attrs["stick"])  # type: ignore[arg-type]
+    pieces = move.attrs["pieces"]
+    grains = []
+    for d in range(len(shape)):
+        grain = 1
+        for _, counts, _, dst in pieces:  # type: ignore[union-attr]
+            coefs = [(abs(c), counts[i]) for i, c in enumerate(dst[d][1]) if c and counts[i] > 1]
+            if len(coefs) > 1:
+                grain = int(np.lcm(grain, max(c for c, _ in coefs)))
+        if d == stick:
+            grain = int(np.lcm(grain, GROUP))
+        grains.append(grain)
+    units = tuple(max(1, -(-e // g)) for e, g in zip(shape, grains, strict=True))
+    return units, tuple(grains)
+
+
+def gather_units(nest: Nest) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(units, grains): rows are cut in whole sticks of 32 indices, the data dimension in groups."""
+    last = len(nest.extents) - 1
+    grains = tuple(GROUP if d == last else (32 if d == last - 1 else 1) for d in range(last + 1))
+    return tuple(-(-e // g) for e, g in zip(nest.extents, grains, strict=True)), grains
+

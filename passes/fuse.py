@@ -1,0 +1,247 @@
+"""fuse: ops become kernels. A matmul or conv takes the elementwise ops behind it along; elementwise ops and
+reductions merge; data movement becomes `move` ops in kernels of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import ClassVar
+
+from spyrec.ir.affine import as_move, reshape_via_flat
+from spyrec.ir.core import Attr, Block, Builder, Loc, Module, Op, Value, names, uses
+from spyrec.ir.errors import PassError
+from spyrec.ir.types import TensorType
+
+from .groups import REDUCTIONS, Group, Grouper, is_depthwise
+from .kernel import Map, identity_map, rank1
+from .manager import Target
+
+
+@dataclass(frozen=True)
+class Fuse:
+    """Form kernels: the device stage begins here.
+
+    Before::
+
+        %y = matmul(%x, %w)
+        %z = add(%y, %b)
+
+    After::
+
+        %z = kernel(%x, %w, %b) {kind = "contract", dims = (("m", ...), ("n", ...), ("k", ...)), ...} {
+          (...): %y = matmul(...) ; %z = add(...) ; yield %z }
+    """
+
+    name: ClassVar[str] = "fuse"
+    summary: ClassVar[str] = "groups ops into matrix, vector and move kernels"
+    lx_share: float = 0.4  # of the scratchpad a fused tile may plan with
+
+    def run(self, module: Module, target: Target) -> Module:
+        groups = Grouper(module, int(target.device.lx.usable_bytes * self.lx_share)).run()
+        build = _KernelBuilder(module)
+        for group in groups:
+            build.add(group)
+        return build.module().with_attrs(stage="device")
+
+
+class _KernelBuilder:
+    """Emits one kernel op for each group."""
+
+    def __init__(self, source: Module) -> None:
+        self.source = source
+        self.builder = Builder(names(source))
+        self.mapped: dict[Value, Value] = {}
+        self.uses = uses(source.body)
+        self.outputs = set(source.body.results)
+        self.count = 0
+        for op in source.body.ops:
+            if op.name == "constant":
+                self.builder.add(op)
+
+    def module(self) -> Module:
+        results = tuple(self.mapped.get(v, v) for v in self.source.body.results)
+        return replace(self.source, body=Block(self.source.body.args, tuple(self.builder.ops), results))
+
+    def add(self, group: Group) -> None:
+        match group.kind:
+            case "move":
+                self._move(group.ops[0])
+            case "gather":
+                self._emit(group, *_gather_nest(group.ops[0]))
+            case "contract":
+                self._emit(group, *_contract_nest(group.ops[0]))
+            case "fold":
+                self._emit(group, *_fold_nest(group))
+            case _:
+                n = len(group.full)
+                dims = tuple((f"d{i}", e) for i, e in enumerate(group.full))
+                self._emit(group, dims, {}, tuple(sorted(group.whole)) if group.whole else (), n)
+
+    def _emit(
+        self, group: Group, dims: tuple[tuple[str, int], ...], fixed: dict[Value, Map], whole: tuple[int, ...], rank: int,
+    ) -> None:
+        """``fixed``: maps of the head's operands; all other values broadcast into the first ``rank`` dims."""
+        inside = {r for op in group.ops for r in op.results}
+        operands = tuple(dict.fromkeys(v for op in group.ops for v in op.operands if v not in inside))
+        results = tuple(r for op in group.ops for r in op.results if self._escapes(r, group))
+        full = tuple(e for _, e in dims[:rank])
+        maps = tuple(fixed.get(v) or identity_map(rank1(v.type), full, len(dims)) for v in operands)
+        out_maps = tuple(identity_map(rank1(r.type), full, len(dims)) for r in results)
+        self._kernel(group.kind, group.ops, operands, results, dims, maps, out_maps, whole)
+
+    def _escapes(self, value: Value, group: Group) -> bool:
+        return value in self.outputs or any(u not in group.ops for u, _ in self.uses.get(value, []))
+
+    def _kernel(
+        self, kind: str, ops: list[Op], operands: tuple[Value, ...], results: tuple[Value, ...],
+        dims: tuple[tuple[str, int], ...], maps: tuple[Map, ...], out_maps: tuple[Map, ...], whole: tuple[int, ...] = (),
+    ) -> None:
+        inner: dict[Value, Value] = {v: self.builder.value(v.name, v.type) for v in operands}
+        body: list[Op] = []
+        for op in ops:
+            made = tuple(self.builder.value(r.name, r.type) for r in op.results)
+            body.append(replace(op, operands=tuple(inner[v] for v in op.operands), results=made))
+            inner.update(zip(op.results, made, strict=True))
+        block = Block(tuple(inner[v] for v in operands), tuple(body), tuple(inner[r] for r in results))
+        attrs: dict[str, Attr] = {
+            "name": f"k{self.count}_{_title(ops)}", "kind": kind, "dims": dims, "maps": maps, "out_maps": out_maps,
+            "ops": ",".join(dict.fromkeys(op.name for op in ops)),
+        }
+        if whole:
+            attrs["whole"] = whole
+        self.count += 1
+        outer = tuple(self.builder.value(r.name, r.type) for r in results)
+        self.builder.add(Op("kernel", tuple(self.mapped.get(v, v) for v in operands), outer,
+                            MappingProxyType(attrs), (block,), Loc.merge(op.loc for op in ops)))
+        self.mapped.update(zip(results, outer, strict=True))
+
+    def _move(self, op: Op) -> None:
+        steps = [op]
+        spec = as_move(op)
+        if spec is None:
+            specs = reshape_via_flat(op.operands[0].type.static_shape, op.results[0].type.static_shape)
+        else:
+            specs = (spec,)
+        source = op.operands
+        for i, spec in enumerate(specs):
+            last = i == len(specs) - 1
+            type_ = op.results[0].type if last else TensorType(spec.shape, op.results[0].type.dtype)
+            result = op.results[0] if last else Value(self.builder.fresh(f"{op.results[0].name}_flat"), type_)
+            attrs: dict[str, Attr] = {"shape": spec.shape, "fill": float(spec.fill), "pieces": spec.attr()}
+            move = Op("move", source, (result,), MappingProxyType(attrs), (), op.loc)
+            dims = tuple((f"d{j}", e) for j, e in enumerate(rank1(type_)))
+            maps = tuple(() for _ in source)
+            out_map = identity_map(rank1(type_), rank1(type_), len(dims))
+            self._kernel("move", [replace(move, name="move")], source, (result,), dims, maps, (out_map,))
+            source = (result,)
+        del steps
+
+
+def _title(ops: list[Op]) -> str:
+    """A short readable name: the head and at most two more."""
+    seen = list(dict.fromkeys(op.name for op in ops if op.name != "identity"))
+    return "_".join(seen[:3]) if seen else "copy"
+
+
+def _contract_nest(head: Op) -> tuple[tuple[tuple[str, int], ...], dict[Value, Map], tuple[int, ...], int]:
+    return _conv_nest(head) if head.name == "conv" else _matmul_nest(head)
+
+
+def _matmul_nest(op: Op) -> tuple[tuple[tuple[str, int], ...], dict[Value, Map], tuple[int, ...], int]:
+    """out[b.., m, n] += a[b.., m, k] * b[b.., k, n]"""
+    a, b = op.operands
+    out = rank1(op.results[0].type)
+    r = len(out)
+    k_extent = a.type.static_shape[-1]
+    dims = (*((f"b{i}", e) for i, e in enumerate(out[:-2])), ("m", out[-2]), ("n", out[-1]), ("k", k_extent))
+    n_dims = len(dims)
+    m, n, k = r - 2, r - 1, r
+
+    def operand_map(v: Value, row: int, col: int) -> Map:
+        shape = v.type.static_shape
+        lead = r - len(shape)
+        rows = []
+        for i, e in enumerate(shape[:-2]):
+            rows.append((0, _unit(n_dims, lead + i) if e != 1 or out[lead + i] == 1 else (0,) * n_dims))
+        return (*rows, (0, _unit(n_dims, row)), (0, _unit(n_dims, col)))
+
+    if a is b:
+        raise PassError(f"fuse: matmul of a tensor with itself needs two names (from {op.loc})")
+    return dims, {a: operand_map(a, m, k), b: operand_map(b, k, n)}, (), r
+
+
+def _unit(n: int, *at: int) -> tuple[int, ...]:
+    return tuple(1 if i in at else 0 for i in range(n))
+
+
+def _coefs(n: int, **at: int) -> tuple[int, ...]:
+    out = [0] * n
+    for key, c in at.items():
+        out[int(key[1:])] = c
+    return tuple(out)
+
+
+def _conv_nest(op: Op) -> tuple[tuple[tuple[str, int], ...], dict[Value, Map], tuple[int, ...], int]:
+    """out[b, oc, oh, ow] += x[b, ic, oh*s + kh*d - p, ...] * w[oc, ic, kh, kw]"""
+    x, w = op.operands
+    b, oc, oh, ow = op.results[0].type.static_shape
+    _, ic, kh, kw = w.type.static_shape
+    dims = (("b", b), ("oc", oc), ("oh", oh), ("ow", ow), ("kh", kh), ("kw", kw), ("ic", ic))
+    (sh, sw), (dh, dw), pads = _window_attrs(op)
+    x_map: Map = (
+        (0, _unit(7, 0)), (0, _unit(7, 6)),
+        (-pads[0], _coefs(7, d2=sh, d4=dh)), (-pads[1], _coefs(7, d3=sw, d5=dw)),
+    )
+    w_map: Map = ((0, _unit(7, 1)), (0, _unit(7, 6)), (0, _unit(7, 4)), (0, _unit(7, 5)))
+    return dims, {x: x_map, w: w_map}, (), 4
+
+
+def _window_attrs(op: Op) -> tuple[tuple[int, int], tuple[int, int], tuple[int, ...]]:
+    strides: tuple[int, int] = op.attrs.get("strides", (1, 1))  # type: ignore[assignment]
+    dilations: tuple[int, int] = op.attrs.get("dilations", (1, 1))  # type: ignore[assignment]
+    pads: tuple[int, ...] = op.attrs.get("pads", (0, 0, 0, 0))  # type: ignore[assignment]
+    return strides, dilations, pads
+
+
+def _fold_nest(group: Group) -> tuple[tuple[tuple[str, int], ...], dict[Value, Map], tuple[int, ...], int]:
+    """Windows and large reductions: result dimensions first, then what is folded."""
+    head = group.ops[0]
+    x = head.operands[0]
+    if head.name in REDUCTIONS:
+        return _reduction_nest(head)
+    b, c, oh, ow = head.results[0].type.static_shape
+    if is_depthwise(head):
+        kh, kw = head.operands[1].type.static_shape[2:]
+    else:
+        kh, kw = head.attrs["kernel"]  # type: ignore[misc]
+    dims = (("b", b), ("c", c), ("oh", oh), ("ow", ow), ("kh", kh), ("kw", kw))
+    (sh, sw), (dh, dw), pads = _window_attrs(head)
+    fixed: dict[Value, Map] = {x: (
+        (0, _unit(6, 0)), (0, _unit(6, 1)),
+        (-pads[0], _coefs(6, d2=sh, d4=dh)), (-pads[1], _coefs(6, d3=sw, d5=dw)),
+    )}
+    if is_depthwise(head):
+        fixed[head.operands[1]] = ((0, _unit(6, 1)), (0, (0,) * 6), (0, _unit(6, 4)), (0, _unit(6, 5)))
+    return dims, fixed, (), 4
+
+
+def _reduction_nest(head: Op) -> tuple[tuple[tuple[str, int], ...], dict[Value, Map], tuple[int, ...], int]:
+    full = rank1(head.operands[0].type)
+    axes: tuple[int, ...] = head.attrs["axes"]  # type: ignore[assignment]
+    out = rank1(head.results[0].type)
+    n = len(full) + len(axes)
+    dims = (*((f"d{i}", e) for i, e in enumerate(out)), *((f"r{a}", full[a]) for a in axes))
+    place = {a: len(full) + i for i, a in enumerate(axes)}
+    x_map: Map = tuple((0, _unit(n, place.get(i, i))) for i in range(len(full)))
+    return dims, {head.operands[0]: x_map}, (), len(full)
+
+
+def _gather_nest(op: Op) -> tuple[tuple[tuple[str, int], ...], dict[Value, Map], tuple[int, ...], int]:
+    """out[i.., d] = table[index[i..], d]; the table's row is looked up, so its map holds only d."""
+    table, index = op.operands
+    out = rank1(op.results[0].type)
+    dims = tuple((f"i{j}", e) for j, e in enumerate(out[:-1])) + (("d", out[-1]),)
+    n = len(dims)
+    t_map: Map = ((0, (0,) * n), (0, _unit(n, n - 1)))
+    i_map: Map = tuple((0, _unit(n, j)) for j in range(len(rank1(index.type)))) if index.type.rank else ((0, (0,) * n),)
+    return dims, {table: t_map, index: i_map}, (), n

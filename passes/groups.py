@@ -1,0 +1,227 @@
+"""Which ops share a kernel: greedy grouping in program order that never makes a cycle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+import networkx as nx
+from spyrec.ir.core import Module, Op, Value, uses
+
+from .kernel import GROUP, padded, rank1
+
+ELEMENTWISE = frozenset(
+    "neg abs reciprocal sqrt rsqrt exp log tanh sigmoid sin cos floor ceil round sign isnan isinf not identity cast "
+    "add sub mul div max min mod eq ne lt le gt ge and or xor where broadcast_to".split()
+)
+REDUCTIONS = frozenset("reduce_sum reduce_max reduce_min reduce_prod".split())
+WINDOWS = frozenset("max_pool sum_pool".split())
+MAX_INPUTS = 6  # tensors a fused kernel reads: the vector unit takes 7 sources, one is the accumulator
+MAX_RESULTS = 3
+
+
+@dataclass(eq=False)
+class Group:
+    """Ops of one kernel. ``full`` is the shape they all broadcast to; ``whole`` the axes of it that a
+    reduction folds and later ops of the group use again, so a tile holds them whole."""
+
+    kind: str  # contract, fold, vec, move, gather
+    ops: list[Op]
+    full: tuple[int, ...]
+    whole: set[int] = field(default_factory=set)
+    before: set[Group] = field(default_factory=set)  # groups whose results it reads
+
+    def inputs(self) -> set[Value]:
+        inside = {r for op in self.ops for r in op.results}
+        return {v for op in self.ops for v in op.operands if v not in inside}
+
+
+def broadcast(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...] | None:
+    """The common shape of two right-aligned shapes, None when they do not broadcast."""
+    n = max(len(a), len(b))
+    out = []
+    for x, y in zip([1] * (n - len(a)) + list(a), [1] * (n - len(b)) + list(b), strict=True):
+        if x != y and 1 not in (x, y):
+            return None
+        out.append(max(x, y) if 0 not in (x, y) else 0)
+    return tuple(out)
+
+
+def is_depthwise(op: Op) -> bool:
+    return op.name == "conv" and int(op.attrs.get("group", 1)) > 1  # type: ignore[arg-type]
+
+
+class Grouper:
+    """Grows the groups. ``budget_bytes``: scratchpad a tile of a vec group may take."""
+
+    def __init__(self, module: Module, budget_bytes: int) -> None:
+        self.module = module
+        self.budget = budget_bytes
+        self.groups: list[Group] = []
+        self.home: dict[Value, Group] = {}
+        self.uses = uses(module.body)
+        self.outputs = set(module.body.results)
+        self.constants = {op.result: op for op in module.body.ops if op.name == "constant"}
+
+    def run(self) -> list[Group]:
+        """All groups in an order in which they can run."""
+        for op in self.module.body.ops:
+            if op.name == "constant":
+                continue
+            group = self._join(op) or self._start(op)
+            group.ops.append(op)
+            for r in op.results:
+                self.home[r] = group
+            group.before |= {g for g in self._producers(op) if g is not group}
+        return self._ordered()
+
+    def _producers(self, op: Op) -> list[Group]:
+        return list(dict.fromkeys(self.home[v] for v in op.operands if v in self.home))
+
+    def _start(self, op: Op) -> Group:
+        shape = rank1(op.results[0].type)
+        if op.name in WINDOWS or is_depthwise(op):
+            group = Group("fold", [], shape)
+        elif op.name in ("matmul", "conv"):
+            group = Group("contract", [], shape)
+        elif op.name in REDUCTIONS:
+            group = self._start_reduction(op)
+        elif op.name in ELEMENTWISE:
+            group = Group("vec", [], shape)
+        else:
+            group = Group("gather" if op.name == "gather" else "move", [], shape)
+        self.groups.append(group)
+        return group
+
+    def _start_reduction(self, op: Op) -> Group:
+        full = rank1(op.operands[0].type)
+        axes = set(op.attrs["axes"])  # type: ignore[arg-type]
+        if self._fits(full, axes):
+            return Group("vec", [], full, axes)
+        return Group("fold", [], rank1(op.results[0].type))
+
+    def _fits(self, full: tuple[int, ...], whole: set[int]) -> bool:
+        """Does a smallest tile (whole axes whole, one group of lanes else) leave room to work?"""
+        last = len(full) - 1
+        lanes = padded(full[last], GROUP) if last in whole else GROUP
+        return prod(full[d] for d in whole if d != last) * lanes * 2 * 8 <= self.budget
+
+    def _join(self, op: Op) -> Group | None:
+        if op.name not in ELEMENTWISE and op.name not in REDUCTIONS:
+            return None
+        producers = self._producers(op)
+        heads = [g for g in producers if g.kind in ("contract", "fold")]
+        vecs = [g for g in producers if g.kind == "vec"]
+        for group in sorted(heads, key=self.groups.index, reverse=True) + vecs:
+            if group.kind == "vec":
+                if self._join_vec(op, group, [g for g in vecs if g is not group]):
+                    return group
+            elif self._join_head(op, group):
+                return group
+        return None
+
+    def _join_head(self, op: Op, group: Group) -> bool:
+        """An elementwise op on a matmul's, conv's or fold's whole result."""
+        if op.name in REDUCTIONS or rank1(op.results[0].type) != group.full:
+            return False
+        return self._room(op, group) and self._acyclic(op, group)
+
+    def _join_vec(self, op: Op, group: Group, others: list[Group]) -> bool:
+        shape = rank1(op.operands[0].type) if op.name in REDUCTIONS else rank1(op.results[0].type)
+        full = broadcast(group.full, shape)
+        if full is None:
+            return False
+        lead = len(full) - len(group.full)
+        whole = {d + lead for d in group.whole}
+        if op.name in REDUCTIONS:
+            whole |= {a + len(full) - len(shape) for a in op.attrs["axes"]}  # type: ignore[union-attr]
+        if full != group.full and not self._widening_pays(group, full, whole):
+            return False
+        if whole and not self._fits(full, whole):
+            return False
+        if not self._room(op, group) or not self._acyclic(op, group):
+            return False
+        group.full, group.whole = full, whole
+        for other in others:
+            self._merge(group, other)
+        return True
+
+    def _widening_pays(self, group: Group, full: tuple[int, ...], whole: set[int]) -> bool:
+        """Small values recomputed for a larger shape: fine when the group did no whole-axis work yet, or only its
+        own rows are reused."""
+        return not group.whole or all(
+            full[d + len(full) - len(group.full)] == e or e == 1 for d, e in enumerate(group.full)
+        ) and prod(full) <= prod(group.full)
+
+    def _merge(self, group: Group, other: Group) -> None:
+        """Take in another vec group that feeds the same op, when that is legal; else it stays an input."""
+        full = broadcast(group.full, other.full)
+        if full != group.full or other.kind != "vec":
+            return
+        lead = len(full) - len(other.full)
+        whole = group.whole | {d + lead for d in other.whole}
+        if any(full[d + lead] != e for d, e in enumerate(other.full) if d in other.whole):
+            return
+        if whole and not self._fits(full, whole):
+            return
+        if len(group.inputs() | other.inputs()) > MAX_INPUTS:
+            return
+        if self._reaches(group, other, skip_direct=True) or self._reaches(other, group, skip_direct=True):
+            return
+        group.ops = sorted(group.ops + other.ops, key=self._position)
+        group.whole = whole
+        group.before = (group.before | other.before) - {group, other}
+        self.groups.remove(other)
+        for v, g in list(self.home.items()):
+            if g is other:
+                self.home[v] = group
+        for g in self.groups:
+            if other in g.before:
+                g.before = (g.before - {other}) | {group}
+
+    def _position(self, op: Op) -> int:
+        if not hasattr(self, "_order"):
+            self._order = {o: i for i, o in enumerate(self.module.body.ops)}
+        return self._order[op]
+
+    def _room(self, op: Op, group: Group) -> bool:
+        extra = {v for v in op.operands if self.home.get(v) is not group and not self._scalar(v)}
+        known = {v for v in group.inputs() if not self._scalar(v)}
+        return len(known | extra) <= MAX_INPUTS and self._results(group) < MAX_RESULTS
+
+    def _scalar(self, v: Value) -> bool:
+        return v in self.constants and v.type.size == 1
+
+    def _results(self, group: Group) -> int:
+        """Values of the group that something outside it reads, not counting the last."""
+        inside = set(group.ops)
+        outs = 0
+        for op in group.ops[:-1]:
+            for r in op.results:
+                outs += r in self.outputs or any(u not in inside and self.home.get(u.results[0], group) is not group
+                                                 for u, _ in self.uses.get(r, []))
+        return outs
+
+    def _acyclic(self, op: Op, group: Group) -> bool:
+        """May op's other operands all be ready before the group runs?"""
+        return not any(self._reaches(group, g) for g in self._producers(op) if g is not group)
+
+    def _reaches(self, a: Group, b: Group, skip_direct: bool = False) -> bool:
+        """Does b read, directly or not, a result of a?"""
+        stack, seen = [g for g in b.before if not (skip_direct and g is a)], set()
+        while stack:
+            g = stack.pop()
+            if g is a:
+                return True
+            if g not in seen:
+                seen.add(g)
+                stack.extend(g.before)
+        return False
+
+    def _ordered(self) -> list[Group]:
+        graph = nx.DiGraph()
+        graph.add_nodes_from(range(len(self.groups)))
+        index = {g: i for i, g in enumerate(self.groups)}
+        graph.add_edges_from((index[b], i) for i, g in enumerate(self.groups) for b in g.before)
+        return [self.groups[i] for i in nx.lexicographical_topological_sort(graph)]

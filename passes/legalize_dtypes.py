@@ -1,0 +1,231 @@
+"""legalize-dtypes: every tensor gets an element type the machine has.
+
+The host converts at the border, as the module attribute ``host_types`` tells it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from spyrec.ir.core import Attr, Block, Builder, Module, Op, Value
+from spyrec.ir.errors import PassError
+from spyrec.ir.rounding import FORMATS, int_range, round_to
+from spyrec.ir.types import DTYPES, DType
+
+from .emit import Array, Emit, Facts
+from .manager import Numerics, Target
+from .primitives import is_primitive
+
+FLOAT: dict[Numerics, DType] = {
+    "dl16": DTYPES["dl16"],
+    "ieee16": DTYPES["f16"],
+    "fp32": DTYPES["f32"],
+}
+I32 = DTYPES["i32"]
+
+
+@dataclass(frozen=True)
+class LegalizeDtypes:
+    """Floats become the target's format, integers i32; bool stays. Model inputs and outputs keep
+    their names; their host types are noted in the module attribute ``host_types`` as
+    ``((name, dtype name), ...)``, inputs first.
+
+    Float constants are rounded; what lies beyond the 16-bit format (infinities too: the card has
+    none) becomes its largest finite value, and a scalar that would round to zero its smallest
+    one, so that an epsilon still keeps a division from failing. With ``exact_scalars`` float
+    scalars stay f32 and are cast where they are used, which rounds only if the cast is not
+    inside a fused kernel.
+
+    Integer casts that would wrap in the model's narrow type wrap here too, by arithmetic,
+    unless their range is known to fit.
+
+    >>> from spyrec.ir.parser import parse_module
+    >>> from spyrec.ir.printer import print_module
+    >>> before = parse_module('''module "m" {
+    ...   input %x: tensor<2xf32>
+    ...   input %i: tensor<2xi64>
+    ...   %f = cast(%i) {to = type f32} : tensor<2xf32>
+    ...   %c = constant {value = dense<2xfloat32, [0.1, -inf]>} : tensor<2xf32>
+    ...   %a = add(%x, %f) : tensor<2xf32>
+    ...   %y = add(%a, %c) : tensor<2xf32>
+    ...   output "y" = %y
+    ... }''')
+    >>> print(print_module(legalize(before, "dl16")), end="")
+    module "m" {host_types = (("x", "f32"), ("i", "i64"), ("y", "f32")), numerics = "dl16"} {
+      input %x: tensor<2xdl16>
+      input %i: tensor<2xi32>
+      %f = cast(%i) {to = type dl16} : tensor<2xdl16>
+      %c = constant {value = dense<2xfloat32, [0.099975586, -8.5731574e+09]>} : tensor<2xdl16>
+      %a = add(%x, %f) : tensor<2xdl16>
+      %y = add(%a, %c) : tensor<2xdl16>
+      output "y" = %y
+    }
+    """
+
+    name: ClassVar[str] = "legalize-dtypes"
+    summary: ClassVar[str] = "Gives every tensor an element type that the machine has."
+    exact_scalars: bool = False
+
+    def run(self, module: Module, target: Target) -> Module:
+        legal = legalize(module, target.numerics, self.exact_scalars)
+        return legal.with_attrs(device=target.device.name)
+
+
+def legalize(module: Module, numerics: Numerics, exact_scalars: bool = False) -> Module:
+    """The module with element types of the machine.
+
+    PassError if an op is not primitive, or an integer constant does not fit 32 bits.
+    """
+    left = sorted({op.name for op in module.body.ops if not is_primitive(op)})
+    if left:
+        raise PassError(f"legalize-dtypes: {', '.join(left)} is not primitive; run decompose first")
+    return _Legalizer(module, FLOAT[numerics], exact_scalars).run().with_attrs(
+        host_types=_host_types(module), numerics=numerics
+    )
+
+
+def _host_types(module: Module) -> tuple[tuple[str, str], ...]:
+    inputs = [(v.name, v.type.dtype.name) for v in module.body.args]
+    outputs = [
+        (name, v.type.dtype.name)
+        for name, v in zip(module.output_names, module.body.results, strict=True)
+    ]
+    return (*inputs, *outputs)
+
+
+class _Legalizer:
+    """One walk over the module; ``mapped`` holds what stands for each value."""
+
+    def __init__(self, module: Module, float_: DType, exact_scalars: bool) -> None:
+        self.module = module
+        self.float = float_
+        self.exact_scalars = exact_scalars and float_.bits == 16
+        self.builder = Builder()
+        self.facts = Facts()
+        self.mapped: dict[Value, Value] = {}
+
+    def run(self) -> Module:
+        args = tuple(
+            self.builder.value(v.name, v.type.with_(dtype=self.device_type(v.type.dtype)))
+            for v in self.module.body.args
+        )
+        self.mapped.update(zip(self.module.body.args, args, strict=True))
+        for op in self.module.body.ops:
+            self.mapped[op.result] = self.convert(op)
+        results = tuple(self.mapped[v] for v in self.module.body.results)
+        return replace(self.module, body=Block(args, tuple(self.builder.ops), results))
+
+    def device_type(self, dtype: DType) -> DType:
+        return {"float": self.float, "int": I32, "bool": dtype}[dtype.kind]
+
+    def convert(self, op: Op) -> Value:
+        operands = [self.mapped[v] for v in op.operands]
+        match op.name:
+            case "constant":
+                return self.constant(op)
+            case "cast":
+                return self.cast(op, operands[0])
+            case _:
+                return self.emit(op, op.name, operands, dict(op.attrs))
+
+    def emit(self, op: Op, name: str, operands: Sequence[Value], attrs: dict[str, Attr]) -> Value:
+        value = attrs.get("value")
+        if name == "pad" and isinstance(value, float) and operands[0].type.dtype.bits == 16:
+            attrs["value"] = float(saturated(np.array(value), operands[0].type.dtype))
+        made = self.builder.op(name, operands, loc=op.loc, hint=op.result.name, **attrs)
+        self.facts.note(made)
+        return made.result
+
+    def constant(self, op: Op) -> Value:
+        array, dtype = op.attrs["value"], self.device_type(op.result.type.dtype)
+        assert isinstance(array, np.ndarray)
+        if dtype.kind == "int":
+            _check_range(op, array)
+        if dtype.kind == "float" and self.exact_scalars and array.size == 1:
+            wide = self.add_constant(op, saturated(array, DTYPES["f32"]), DTYPES["f32"])
+            return self.emit(op, "cast", [wide], {"to": self.float})
+        legal = saturated(array, dtype) if dtype.kind == "float" else array.astype(dtype.np_dtype)
+        return self.add_constant(op, legal, dtype)
+
+    def add_constant(self, op: Op, array: Array, dtype: DType) -> Value:
+        value = self.builder.constant(array, dtype, loc=op.loc, hint=op.result.name)
+        self.facts.note(self.builder.ops[-1])
+        return value
+
+    def cast(self, op: Op, x: Value) -> Value:
+        source, to = op.operands[0].type.dtype, op.result.type.dtype
+        emit = Emit(self.builder, self.facts, op.loc)
+        if to.kind == "int" and to.bits < 32:
+            match source.kind:
+                case "float":
+                    x = self._saturate(emit, x, to)
+                case "int":
+                    x = self._wrap(emit, x, source, to)
+        if x.type.dtype == self.device_type(to):
+            return x
+        return self.emit(op, "cast", [x], {"to": self.device_type(to)})
+
+    def _saturate(self, e: Emit, x: Value, to: DType) -> Value:
+        """A float cast to a narrow integer stops at its ends."""
+        low, high = int_range(to)
+        return x if _fits(e, x, low, high) else e.min(e.max(x, float(low)), float(high))
+
+    def _wrap(self, e: Emit, x: Value, source: DType, to: DType) -> Value:
+        """An integer cast to a narrower one keeps its low bits."""
+        (a, b), (low, high) = int_range(source), int_range(to)
+        if (low <= a and b <= high) or _fits(e, x, low, high):
+            return x
+        shifted = e.sub(x, low) if low else x
+        kept = e.op("mod", shifted, e.scalar(high - low + 1, x))
+        return e.add(kept, low) if low else kept
+
+
+def _fits(e: Emit, x: Value, low: int, high: int) -> bool:
+    """Whether a max and a min with constants, maybe cast since, keep ``x`` in low..high."""
+    above, below = False, False
+    while (op := e.made_by(x, "cast", "min", "max")) is not None:
+        x = op.operands[0]
+        if op.name == "cast":
+            continue
+        bound = e.splat(op.operands[1])
+        if bound is None or not low <= bound <= high:
+            break
+        above |= op.name == "max"
+        below |= op.name == "min"
+    return above and below
+
+
+def saturated(array: Array, dtype: DType) -> Array:
+    """Values of a float format; infinities and what is too large become the largest finite value of
+    a 16-bit format, a scalar that is not zero stays so. NaN stays."""
+    if dtype.bits > 16:
+        return np.asarray(round_to(array, dtype))
+    largest, smallest = _limits(dtype)
+    wide = np.asarray(np.clip(array.astype(np.float64), -largest, largest))
+    rounded = np.asarray(round_to(wide, dtype))
+    if array.size == 1 and np.any(wide) and not np.any(rounded):
+        return np.asarray(round_to(np.asarray(np.copysign(smallest, wide)), dtype))
+    return rounded
+
+
+def _limits(dtype: DType) -> tuple[float, float]:
+    """Largest and smallest positive finite value."""
+    if dtype.name in FORMATS:
+        return FORMATS[dtype.name].largest, FORMATS[dtype.name].smallest
+    info = np.finfo(dtype.np_dtype)
+    return float(info.max), float(info.smallest_subnormal)
+
+
+def _check_range(op: Op, array: Array) -> None:
+    low, high = int_range(I32)
+    if array.size and (int(array.min()) < low or int(array.max()) > high):
+        worst = array.min() if int(array.min()) < low else array.max()
+        raise PassError(
+            f"legalize-dtypes: constant %{op.result.name} ({op.result.type.dtype}) holds {worst}, "
+            f"which does not fit the device's 32-bit integers (from {op.loc}); keep such values "
+            "out of run-time arithmetic or clip them in the model"
+        )

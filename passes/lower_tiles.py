@@ -1,0 +1,239 @@
+"""lower-tiles: make the loops, loads, stores and tile computations of every kernel explicit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import ClassVar
+
+from spyrec.ir.core import Attr, Block, Builder, Module, Op, Value, names
+from spyrec.ir.layout import Layout
+from spyrec.ir.types import TensorType, dtype
+
+from .kernel import Map, Nest, memory_order, rank1, spans
+from .manager import Target
+from .stages import Stage, stages
+from .tiling import tile_shape
+
+IDENTITY = {"reduce_sum": 0.0, "reduce_max": float("-inf"), "reduce_min": float("inf"), "reduce_prod": 1.0,
+            "max_pool": float("-inf"), "sum_pool": 0.0, "conv": 0.0, "matmul": 0.0}
+COMBINE = {"reduce_sum": "add", "reduce_max": "max", "reduce_min": "min", "reduce_prod": "mul",
+           "max_pool": "max", "sum_pool": "add", "conv": "add", "matmul": "add"}
+
+
+@dataclass(frozen=True)
+class LowerTiles:
+    """Rewrite kernel bodies for one core and one tile at a time.
+
+    Before::
+
+        %y = kernel(%x, %w) {dims = (m, n, k), tile = (64, 64, 128), loops = (m, k)} {
+          %r = matmul(%x0, %w0) ; yield %r }
+
+    After::
+
+        %y = kernel(%x, %w) {tiled = true} {
+          for {dim = 0} {
+            %zero = init()
+            %sum = for(%zero) {dim = 2} {
+              %a = load(%x0) ; %b = load(%w0)
+              %acc = compute(%a, %b, %acc0) {unit = "pt"} { %p = matmul ; %s = add ; yield %s }
+              yield %acc }
+            store(%sum) {result = 0} } }
+
+    Each core runs the body on its own part (``parts``, ``core_order``). A `load` fetches the window the current
+    trip needs and fills what lies outside the tensor; arrays at a tail are shorter than their type says. Moves and
+    gathers keep their bodies: their descriptors say it all.
+    """
+
+    name: ClassVar[str] = "lower-tiles"
+    summary: ClassVar[str] = "makes loops, loads, stores and tile computations explicit"
+
+    def run(self, module: Module, target: Target) -> Module:
+        builder = Builder(names(module))
+        ops = []
+        for op in module.body.ops:
+            if op.name == "kernel" and op.attrs["kind"] in ("contract", "vec", "fold"):
+                op = _Lowering(op, builder).run()
+            ops.append(op)
+        return replace(module, body=replace(module.body, ops=tuple(ops))).with_attrs(stage="tile")
+
+
+class _Lowering:
+    """One kernel."""
+
+    def __init__(self, op: Op, names_: Builder) -> None:
+        self.op = op
+        self.nest = Nest(op)
+        self.region = op.regions[0]
+        self.names = names_
+        self.stages = stages(self.region)
+        self.loops = self.nest.loops
+        self.folded = [d for d in self.loops if d not in self.nest.parallel and d not in self.nest.whole]
+        self.outer = [d for d in self.loops if d not in self.folded]
+        self.maps = self._value_maps()
+        self.at: dict[int, list[Op]] = {d: [] for d in range(len(self.loops) + 1)}
+        self.tile_of: dict[Value, Value] = {}
+        self.depth_of: dict[Value, int] = {}
+
+    def _value_maps(self) -> dict[Value, Map]:
+        return dict(zip(self.region.args, self.nest.maps, strict=True)) | dict(
+            zip(self.region.results, self.nest.out_maps, strict=True)
+        )
+
+    def run(self) -> Op:
+        head = self.stages[0] if self.stages and self.stages[0].head is not None and self.nest.kind != "vec" else None
+        rest = self.stages[1:] if head is not None else self.stages
+        if head is not None:
+            for v in head.inputs:
+                self._load(v, fill=IDENTITY[head.head.name])  # type: ignore[union-attr]
+        block = self._inner(head) if head is not None else None
+        after: list[Op] = list(block) if block else []
+        for stage in rest:
+            for v in stage.inputs:
+                if v in self.region.args:
+                    self._load(v, fill=0.0, limit=len(self.outer))
+            after.append(self._compute(stage, None))
+        if head is not None and head.result in self.region.results and self._accumulates():
+            after.append(self._drain(head))
+        for i, r in enumerate(self.region.results):
+            tile = self.tile_of[r]
+            after.append(Op("store", (tile,), (), MappingProxyType({"result": i}), (), self.op.loc))
+        body = self._wrap(after)
+        region = Block(self.region.args, tuple(body), ())
+        return replace(self.op.with_attrs(tiled=True), regions=(region,))
+
+    def _load(self, v: Value, fill: float, limit: int | None = None) -> None:
+        """Fetch an operand at the depth of the innermost loop it varies with."""
+        if v in self.tile_of:
+            return
+        m = self.maps[v]
+        order = self.loops if limit is None else self.outer
+        depth = max((i + 1 for i, d in enumerate(order) if spans(m, d)), default=0)
+        shape = tile_shape(m, self.nest.tile)
+        outside = self.op.operands[self.region.args.index(v)].type.layout
+        assert outside is not None
+        layout = Layout.stick(shape, v.type.dtype.bits, outside.stick_dim, memory_order(outside))
+        tile = self.names.value(f"{v.name}_tile", TensorType(shape, v.type.dtype, layout, "lx"))
+        index = self.region.args.index(v)
+        self.at[depth].append(Op("load", (v,), (tile,), MappingProxyType({"operand": index, "fill": fill}), (), self.op.loc))
+        self.tile_of[v] = tile
+
+    def _inner(self, head: Stage) -> list[Op]:
+        """The folded part: loops that carry the accumulator, or one instruction when nothing is looped."""
+        if not self.folded:
+            return [self._compute(head, None)]
+        assert head.head is not None
+        type_ = self._tile_type(head)
+        carried = self.names.value("acc", type_)
+        value = IDENTITY[head.head.name]
+        first = self.names.value("init", type_)
+        init = Op("init", (), (first,), MappingProxyType({"value": value}), (), self.op.loc)
+        step = self._compute(head, carried)
+        ops: list[Op] = [step]
+        inner = step.result
+        n = len(self.outer)
+        for i in range(len(self.folded) - 1, -1, -1):
+            here = self.at[n + i + 1]
+            block = Block((carried,), (*here, *ops), (inner,))
+            out = self.names.value("sum", type_)
+            start = first if i == 0 else self.names.value("acc", type_)
+            loop = Op("for", (start,), (out,), MappingProxyType({"dim": self.folded[i]}), (block,), self.op.loc)
+            ops, inner = [loop], out
+            carried = start
+        self.tile_of[head.result] = inner
+        return [init, *ops]
+
+    def _accumulates(self) -> bool:
+        """Does the head's tile live in fp32 accumulators until its last step?"""
+        return self.nest.kind == "contract" or bool(self.folded)
+
+    def _drain(self, head: Stage) -> Op:
+        """Round the accumulator to the result's own format."""
+        acc = self.tile_of[head.result]
+        type_ = self._tile_type(head, drained=True)
+        arg = self.names.value("acc", _plain(acc.type))
+        made = self.names.value(head.result.name, _plain(type_))
+        cast = Op("cast", (arg,), (made,), MappingProxyType({"to": type_.dtype}), (), self.op.loc)
+        tile = self.names.value(f"{head.result.name}_tile", type_)
+        self.tile_of[head.result] = tile
+        return Op("compute", (acc,), (tile,), MappingProxyType({"unit": "sfp"}), (Block((arg,), (cast,), (made,)),),
+                  self.op.loc)
+
+    def _tile_type(self, stage: Stage, drained: bool = False) -> TensorType:
+        """Type of a stage's tile: results in their own format, accumulators and statistics in fp32."""
+        v = stage.result
+        m = self.maps.get(v)
+        lead = self._rank() - len(rank1(v.type))
+        if m is not None:
+            shape = tile_shape(m, self.nest.tile)
+        else:
+            full = rank1(v.type)
+            shape = tuple(
+                self.nest.tile[lead + i] if e == self.nest.extents[lead + i] else 1 for i, e in enumerate(full)
+            )
+        kind = v.type.dtype
+        heads = self.nest.kind != "vec" and stage is self.stages[0]
+        wide = self._accumulates() if heads else v not in self.region.results
+        if stage.head is not None and wide and not drained and kind.kind == "float":
+            kind = dtype("f32")
+        stick = max(0, self.nest.stick - lead)
+        return _laid(TensorType(shape, kind), stick if stick < len(shape) else len(shape) - 1)
+
+    def _rank(self) -> int:
+        return max(len(m) for m in (*self.nest.out_maps, *(self.nest.out_maps or ())))
+
+    def _compute(self, stage: Stage, carried: Value | None) -> Op:
+        """One instruction: the stage's ops on tiles, folded into the carried accumulator if there is one."""
+        inner: dict[Value, Value] = {}
+        args = []
+        outer_args: list[Value] = []
+        for v in stage.inputs:
+            arg = self.names.value(v.name, _plain(self.tile_of[v].type))
+            inner[v] = arg
+            args.append(arg)
+            outer_args.append(self.tile_of[v])
+        ops: list[Op] = []
+        for op in stage.ops:
+            made = self.names.value(op.result.name, op.result.type)
+            attrs = dict(op.attrs)
+            if op is stage.head and "pads" in attrs:
+                attrs["pads"] = tuple(0 for _ in attrs["pads"])  # type: ignore[union-attr]  # the load filled the border
+            ops.append(replace(op, operands=tuple(inner[v] for v in op.operands), results=(made,),
+                               attrs=MappingProxyType(attrs)))
+            inner[op.result] = made
+        last = inner[stage.result]
+        type_ = self._tile_type(stage)
+        if carried is not None:
+            assert stage.head is not None
+            arg = self.names.value("acc", _plain(type_))
+            args.append(arg)
+            outer_args.append(carried)
+            total = self.names.value("sum", _plain(type_))
+            ops.append(Op(COMBINE[stage.head.name], (arg, last), (total,), MappingProxyType({}), (), self.op.loc))
+            last = total
+        unit = "pt" if stage.head is not None and self.nest.kind == "contract" else "sfp"
+        result = self.names.value(f"{stage.result.name}_tile", type_)
+        attrs2: dict[str, Attr] = {"unit": unit}
+        if stage.head is not None:
+            attrs2["head"] = stage.head.name
+        self.tile_of.setdefault(stage.result, result)
+        return Op("compute", tuple(outer_args), (result,), MappingProxyType(attrs2),
+                  (Block(tuple(args), tuple(ops), (last,)),), self.op.loc)
+
+    def _wrap(self, innermost: Sequence[Op]) -> list[Op]:
+        """Put the loops around, each with the loads of its depth before what is inside."""
+        ops = list(innermost)
+        for i in range(len(self.outer), 0, -1):
+            block = Block((), (*self.at[i], *ops), ())
+            ops = [Op("for", (), (), MappingProxyType({"dim": self.outer[i - 1]}), (block,), self.op.loc)]
+        return [*self.at[0], *ops]
+
+
+def _laid(type_: TensorType, stick: int) -> TensorType:
+    return type_.with_(layout=Layout.stick(rank1(type_), type_.dtype.bits, stick), space="lx")
+
+
+def _plain(type_: TensorType) -> TensorType:
+    return TensorType(type_.shape, type_.dtype)

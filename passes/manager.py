@@ -1,0 +1,196 @@
+"""What a pass is, how a tuple of passes runs, and the one hook that watches between them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TextIO
+
+import numpy as np
+
+from spyrec.ir.core import Module
+from spyrec.ir.errors import PassError
+from spyrec.ir.rounding import round_to
+from spyrec.sim.device import DeviceSpec
+
+Array = np.ndarray[Any, Any]
+Numerics = Literal["dl16", "ieee16", "fp32"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is compiled for: the machine, and the float format its tensors are kept in.
+
+    ``dl16`` is the card's own 16-bit format, ``ieee16`` is IEEE half, ``fp32`` keeps 32 bits.
+    """
+
+    device: DeviceSpec
+    numerics: Numerics = "dl16"
+
+
+class Pass(Protocol):
+    """A frozen dataclass whose fields are its options.
+
+    ``name`` and ``summary`` (one sentence) are class variables, not fields.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def summary(self) -> str: ...
+
+    def run(self, module: Module, target: Target) -> Module:
+        """A new module; the one given is not changed. PassError when it cannot be handled."""
+        ...
+
+
+Pipeline = tuple[Pass, ...]
+Registry = Mapping[str, Callable[..., Pass]]
+"""Pass name -> its class, called with options as keywords."""
+
+Hook = Callable[[Pass, Module, Module, float], None]
+"""Called after each pass with ``(pass, before, after, seconds)``."""
+
+
+def no_hook(_pass: Pass, _before: Module, _after: Module, _seconds: float) -> None:
+    """The hook that does nothing."""
+
+
+def run_pipeline(
+    module: Module, passes: Iterable[Pass], target: Target, hook: Hook = no_hook
+) -> Module:
+    """Run the passes in order. An error that a pass raises gains a note saying which ran before."""
+    done: list[str] = []
+    for step in passes:
+        start = time.perf_counter()
+        try:
+            after = step.run(module, target)
+        except Exception as error:
+            error.add_note(f"in pass {step.name}, after {', '.join(done) or 'no other pass'}")
+            raise
+        hook(step, module, after, time.perf_counter() - start)
+        done.append(step.name)
+        module = after
+    return module
+
+
+def hooks(*parts: Hook) -> Hook:
+    """One hook that calls several in order."""
+
+    def call_all(step: Pass, before: Module, after: Module, seconds: float) -> None:
+        for part in parts:
+            part(step, before, after, seconds)
+
+    return call_all
+
+
+def print_after(out: TextIO, only: str | None = None) -> Hook:
+    """Write the module as text after each pass, or after the pass named ``only``."""
+    from spyrec.ir.printer import print_module
+
+    def show(step: Pass, _before: Module, after: Module, _seconds: float) -> None:
+        if only in (None, "all", step.name):
+            out.write(f"// after {step.name}\n{print_module(after)}\n")
+
+    return show
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One line of the ``time_into`` record: ``ops`` counts the ops after the pass."""
+
+    name: str
+    seconds: float
+    ops: int
+
+
+def time_into(record: list[Timing]) -> Hook:
+    """Append how long each pass took and how many ops it left."""
+
+    def note(step: Pass, _before: Module, after: Module, seconds: float) -> None:
+        record.append(Timing(step.name, seconds, len(after.body.ops)))
+
+    return note
+
+
+def verify_each() -> Hook:
+    """Check every rule of the module's stage after each pass; the VerifyError names the pass."""
+    from spyrec.ir.errors import VerifyError
+    from spyrec.ir.verifier import verify
+
+    def check(step: Pass, _before: Module, after: Module, _seconds: float) -> None:
+        try:
+            verify(after)
+        except VerifyError as error:
+            error.add_note(f"the module was well-formed before pass {step.name}")
+            raise
+
+    return check
+
+
+def oracle(inputs: Mapping[str, Array], tolerance: float) -> Hook:
+    """Run the interpreter before and after each pass on the same inputs and compare the outputs.
+
+    The error of an output is ``max|after - before| / max(1, max|before|)``; PassError when one is
+    above ``tolerance``. Integer and bool outputs must be equal. Passes that change the types of
+    the inputs are fed the inputs cast to the new types.
+    """
+    from spyrec.ir.interp import run
+
+    def compare(step: Pass, before: Module, after: Module, _seconds: float) -> None:
+        wants = run(before, _fitted(before, inputs))
+        gots = run(after, _fitted(after, inputs))
+        for name in after.output_names:
+            error = output_error(wants[name], gots[name])
+            if not error <= tolerance:
+                raise PassError(
+                    f"oracle: pass {step.name} changed output {name}: the error is {error:.3g}, "
+                    f"allowed is {tolerance:.3g}; print the module after {step.name} to see why"
+                )
+
+    return compare
+
+
+def _fitted(module: Module, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """The inputs as values of the module's own input types."""
+    return {
+        v.name: round_to(np.asarray(inputs[v.name]), v.type.dtype)
+        if v.type.dtype.kind == "float"
+        else np.asarray(inputs[v.name]).astype(v.type.dtype.np_dtype)
+        for v in module.body.args
+    }
+
+
+def random_inputs(module: Module, seed: int = 0) -> dict[str, Array]:
+    """Inputs for the oracle: normal floats, integers 0 and 1 (legal as any index), coin flips."""
+    rng = np.random.default_rng(seed)
+    made: dict[str, Array] = {}
+    for v in module.body.args:
+        shape, kind = v.type.static_shape, v.type.dtype
+        if kind.kind == "float":
+            made[v.name] = round_to(rng.normal(size=shape), kind)
+        else:
+            made[v.name] = rng.integers(0, 2, shape).astype(kind.np_dtype)
+    return made
+
+
+def output_error(want: Array, got: Array) -> float:
+    """``max|got - want| / max(1, max|want|)``; inf on unequal shapes or where only one is finite.
+
+    Equal infinities and NaN against NaN count as no error.
+    """
+    if want.shape != got.shape:
+        return float("inf")
+    if want.size == 0:
+        return 0.0
+    a, b = want.astype(np.float64), got.astype(np.float64)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    finite = np.isfinite(a) & np.isfinite(b)
+    if not np.all(same | finite):
+        return float("inf")
+    if want.dtype.kind in "biu":
+        return 0.0 if bool(np.all(same)) else float("inf")
+    scale = max(1.0, float(np.max(np.abs(a[finite]), initial=0.0)))
+    return float(np.max(np.abs(a[finite] - b[finite]), initial=0.0)) / scale

@@ -1,0 +1,49 @@
+"""The whole way from an imported model to addresses: one pass a line, with the reason for its place."""
+
+from __future__ import annotations
+
+from .allocate import CoreAllocation
+from .canonicalize import Canonicalize
+from .cse import Cse
+from .dce import Dce
+from .decompose import Decompose
+from .fold import Fold
+from .fuse import Fuse
+from .hbm_plan import HbmPlan
+from .legalize_dtypes import LegalizeDtypes
+from .lower_tiles import LowerTiles
+from .manager import Pass, Pipeline, Registry
+from .registry import PASSES, with_plugins
+from .residency import RingRelayout
+from .scratchpad import Scratchpad
+from .stick_layout import StickLayout
+from .tiling import Tiling
+
+PIPELINE: Pipeline = (
+    Canonicalize(),  # fewer forms for the rules to match
+    Fold(),  # shape arithmetic and constant weights
+    Cse(),  # exporters repeat themselves
+    Decompose(),  # what is left the device has
+    Canonicalize(),  # rules leave reshapes and identities behind
+    Fold(),  # and constants: masks, interpolation matrices, scaled weights
+    LegalizeDtypes(),  # the device's own formats from here on
+    Cse(),  # constants that became equal
+    Dce(),  # nothing unread reaches the planner
+    Fuse(),  # kernels; all planning below is per kernel or per edge between kernels
+    StickLayout(),  # lanes first: it decides what divides evenly
+    CoreAllocation(),  # then cores, seeing which tensors would have to move
+    RingRelayout(),  # then which tensors stay on chip
+    Tiling(),  # then tiles, in the scratchpad that is left
+    LowerTiles(),  # loops and loads become explicit
+    Scratchpad(),  # every buffer is known now
+    HbmPlan(),  # as is what lives in card memory
+)
+
+DEVICE_PASSES: tuple[type[Pass], ...] = (
+    Fuse, StickLayout, CoreAllocation, RingRelayout, Tiling, LowerTiles, Scratchpad, HbmPlan,
+)
+
+
+def registry() -> Registry:
+    """All passes by name, those of other distributions included."""
+    return with_plugins({**PASSES, **{str(p.name): p for p in DEVICE_PASSES}})

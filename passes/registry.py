@@ -1,0 +1,45 @@
+"""The passes that ship, by name, and those that other distributions add by entry point."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+
+from spyrec.ir.errors import PassError
+
+from .canonicalize import Canonicalize
+from .cse import Cse
+from .dce import Dce
+from .decompose import Decompose
+from .fold import Fold
+from .legalize_dtypes import LegalizeDtypes
+from .manager import Pass, Registry
+
+CLEAN_UP: tuple[type[Pass], ...] = (Canonicalize, Fold, Cse, Dce)
+PASSES: dict[str, type[Pass]] = {
+    str(p.name): p for p in (*CLEAN_UP, Decompose, LegalizeDtypes)
+}
+
+ENTRY_POINT_GROUP = "spyrec.passes"
+
+
+def with_plugins(registry: Registry) -> Registry:
+    """The registry plus the passes that installed distributions offer under ``spyrec.passes``.
+
+    PassError when one does not load or takes a name that is in use.
+    """
+    found = dict(registry)
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        made = _load(point)
+        name = str(getattr(made, "name", point.name))
+        if name in found:
+            raise PassError(f"the pass {name} of entry point {point.value} exists already")
+        found[name] = made
+    return found
+
+
+def _load(point: EntryPoint) -> type[Pass]:
+    try:
+        made: type[Pass] = point.load()
+    except Exception as error:
+        raise PassError(f"the pass {point.name} ({point.value}) does not load: {error}") from error
+    return made

@@ -1,0 +1,190 @@
+"""ring-relayout: keep intermediate tensors in the scratchpads, and move them over the ring between kernels that
+are cut differently."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+from types import MappingProxyType
+from typing import ClassVar
+
+from spyrec.ir.core import Block, Builder, Module, Op, Value, names, remap, uses
+from spyrec.ir.layout import Layout
+from spyrec.ir.types import TensorType
+
+from .allocate import owned_boxes
+from .kernel import GROUP, Box, Nest, padded, rank1
+from .manager import Target
+from .pieces import needs
+
+Boxes = tuple[Box, ...]
+
+
+@dataclass(frozen=True)
+class RingRelayout:
+    """Decide for every intermediate tensor: scratchpad or card memory.
+
+    A tensor stays on chip when its owners' parts, and for each reader that is cut differently a
+    `relayout` copy, fit into ``share`` of the scratchpad for as long as they are needed. Readers that need
+    the same parts share one copy.
+
+    Before::
+
+        %y = kernel(%x) {parts = (4, 8)}
+        %z = kernel(%y) {parts = (32, 1)}
+
+    After::
+
+        %y = kernel(%x) {parts = (4, 8), resident = ((0, <boxes>),)}
+        %y2 = relayout(%y) {boxes = <boxes>}
+        %z = kernel(%y2) {parts = (32, 1)}
+    """
+
+    name: ClassVar[str] = "ring-relayout"
+    summary: ClassVar[str] = "keeps tensors on chip and exchanges them over the ring where ownership differs"
+    share: float = 0.5  # of the scratchpad that may hold tensors between kernels
+    enable: bool = True
+
+    def run(self, module: Module, target: Target) -> Module:
+        if not self.enable:
+            return module
+        return _Residency(module, int(target.device.lx.usable_bytes * self.share), target.device.cores.count).run()
+
+
+def align(box: Box, stick: int, shape: tuple[int, ...]) -> Box:
+    """The box widened to whole groups of lanes along the stick dimension."""
+    start, size = box[stick]
+    if size == 0:
+        return box
+    lo = start // GROUP * GROUP
+    hi = min(shape[stick], padded(start + size, GROUP))
+    return (*box[:stick], (lo, hi - lo), *box[stick + 1:])
+
+
+def local_layout(type_: TensorType, boxes: Boxes) -> Layout:
+    """Layout of the scratchpad buffer that holds any one of the boxes."""
+    assert type_.layout is not None
+    shape = tuple(max(1, *(b[d][1] for b in boxes)) for d in range(len(boxes[0])))
+    return Layout.stick(shape, type_.dtype.bits, type_.layout.stick_dim)
+
+
+def buffer_bytes(type_: TensorType, boxes: Boxes) -> int:
+    """Scratchpad bytes a core sets aside for its box."""
+    return local_layout(type_, boxes).sticks * 128
+
+
+def contains(outer: Box, inner: Box) -> bool:
+    return prod(s for _, s in inner) == 0 or all(
+        a <= s and s + n <= a + m for (a, m), (s, n) in zip(outer, inner, strict=True)
+    )
+
+
+@dataclass
+class _Residency:
+    source: Module
+    limit: int
+    cores: int
+
+    def run(self) -> Module:
+        body = self.source.body
+        self.position = {op: i for i, op in enumerate(body.ops)}
+        self.uses = uses(body)
+        self.used = [0] * len(body.ops)
+        copies: dict[tuple[Value, Boxes], tuple[int, list[tuple[Op, int]]]] = {}
+        homes: dict[Value, Boxes] = {}
+        for op in body.ops:
+            if op.name == "kernel":
+                for i, v in enumerate(op.results):
+                    self._place(op, i, v, homes, copies)
+        return self._rebuild(homes, copies)
+
+    def _place(
+        self, op: Op, index: int, v: Value, homes: dict[Value, Boxes],
+        copies: dict[tuple[Value, Boxes], tuple[int, list[tuple[Op, int]]]],
+    ) -> None:
+        readers = self.uses.get(v, [])
+        if v in self.source.body.results or not readers or any(not readable(u) for u, _ in readers):
+            return
+        assert v.type.layout is not None
+        stick, shape = v.type.layout.stick_dim, rank1(v.type)
+        nest = Nest(op)
+        own = pad_boxes(owned_boxes(nest, nest.out_maps[index], shape), self.cores)
+        wanted: dict[Boxes, list[tuple[Op, int]]] = {}
+        direct = []
+        for reader, i in readers:
+            need = pad_boxes(tuple(align(b, stick, shape) for b in needs(reader, i)), self.cores)
+            if all(contains(o, n) for o, n in zip(own, need, strict=True)):
+                direct.append(reader)
+            else:
+                wanted.setdefault(need, []).append((reader, i))
+        spans = [(self.position[op], max(self.position[u] for u, _ in readers), buffer_bytes(v.type, own))]
+        for need, who in wanted.items():
+            at = [self.position[u] for u, _ in who]
+            spans.append((min(at), max(at), buffer_bytes(v.type, need)))
+        # the original is needed until the last copy is made or the last direct reader has run
+        last = max([self.position[u] for u in direct] + [s[0] for s in spans[1:]], default=spans[0][1])
+        spans[0] = (spans[0][0], last, spans[0][2])
+        if not self._room(spans):
+            return
+        homes[v] = own
+        for need, who in wanted.items():
+            copies[v, need] = (min(self.position[u] for u, _ in who), who)
+
+    def _room(self, spans: list[tuple[int, int, int]]) -> bool:
+        extra: dict[int, int] = {}
+        for first, last, size in spans:
+            for i in range(first, last + 1):
+                extra[i] = extra.get(i, 0) + size
+        if any(self.used[i] + n > self.limit for i, n in extra.items()):
+            return False
+        for i, n in extra.items():
+            self.used[i] += n
+        return True
+
+    def _rebuild(
+        self, homes: dict[Value, Boxes], copies: dict[tuple[Value, Boxes], tuple[int, list[tuple[Op, int]]]],
+    ) -> Module:
+        builder = Builder(names(self.source))
+        mapped: dict[Value, Value] = {}
+        before: dict[int, list[tuple[Value, Boxes, list[tuple[Op, int]]]]] = {}
+        for (v, need), (at, who) in copies.items():
+            before.setdefault(at, []).append((v, need, who))
+        swaps: dict[tuple[Op, int], Value] = {}
+        for position, op in enumerate(self.source.body.ops):
+            for v, need, who in before.get(position, []):
+                here = mapped[v]
+                made = Value(builder.fresh(f"{v.name}_there"), here.type)
+                builder.add(Op("relayout", (here,), (made,), MappingProxyType({"boxes": need}), (), op.loc))
+                for use in who:
+                    swaps[use] = made
+            new = remap(op, mapped)
+            operands = tuple(swaps.get((op, i), w) for i, w in enumerate(new.operands))
+            results = tuple(
+                Value(r.name, r.type.with_(space="lx")) if r in homes else r for r in op.results
+            )
+            mapped.update({a: b for a, b in zip(op.results, results, strict=True) if a is not b})
+            new = replace(new, operands=operands, results=results)
+            resident = tuple((i, homes[r]) for i, r in enumerate(op.results) if r in homes)
+            builder.add(new.with_attrs(resident=resident) if resident else new)
+        return replace(self.source, body=Block(self.source.body.args, tuple(builder.ops), self.source.body.results))
+
+
+def readable(op: Op) -> bool:
+    """Can this op read a tensor that lives in the scratchpads? (A gather's table and indices are in card memory.)"""
+    return op.name == "kernel" and op.attrs["kind"] != "gather"
+
+
+def pad_boxes(boxes: Boxes, cores: int) -> Boxes:
+    """One box for every core of the machine, empty beyond the kernel's own cores."""
+    empty = tuple((0, 0) for _ in boxes[0])
+    return boxes + (empty,) * (cores - len(boxes))
+
+
+def home(op: Op, index: int) -> Boxes | None:
+    """The boxes of a resident result of a kernel or relayout; None when it lives in card memory."""
+    if op.name == "relayout":
+        return op.attrs["boxes"]  # type: ignore[return-value]
+    for i, boxes in op.attrs.get("resident", ()):  # type: ignore[union-attr]
+        if i == index:
+            return boxes  # type: ignore[no-any-return]
+    return None

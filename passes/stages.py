@@ -1,0 +1,80 @@
+"""Which values of a kernel body get a buffer of their own, and what one instruction computes.
+
+The vector unit runs a straight-line program per lane, so elementwise ops melt into their readers. A value
+is written to the scratchpad only if it must be: a reduction's result, a result of the kernel, or something
+costly that several instructions need.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spyrec.ir.core import Block, Op, Value
+
+from .groups import REDUCTIONS, WINDOWS
+
+COSTLY = frozenset("exp log tanh sigmoid sin cos sqrt rsqrt reciprocal div mod".split())
+HEADS = WINDOWS | {"matmul", "conv"}
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """One instruction's worth: ``ops`` in order, the last gives ``result``; ``inputs`` are block arguments or
+    results of earlier stages. ``head``: the matmul, conv, pooling or reduction in it, if any."""
+
+    ops: tuple[Op, ...]
+    result: Value
+    inputs: tuple[Value, ...]
+    head: Op | None
+
+
+def stages(block: Block) -> tuple[Stage, ...]:
+    """The stages of a kernel body in an order in which they can run."""
+    made_by = {r: op for op in block.ops for r in op.results}
+    kept = {r for r in block.results if r in made_by}
+    kept |= {op.result for op in block.ops if op.name in REDUCTIONS or op.name in HEADS}
+    kept |= _shared(block, made_by, kept)
+    out = []
+    for op in block.ops:
+        if op.result in kept:
+            out.append(_stage(op, made_by, kept))
+    return tuple(out)
+
+
+def _stage(op: Op, made_by: dict[Value, Op], kept: set[Value]) -> Stage:
+    found: dict[Op, None] = {}
+    inputs: dict[Value, None] = {}
+
+    def visit(o: Op) -> None:
+        for v in o.operands:
+            if v in kept or v not in made_by:
+                inputs[v] = None
+            elif made_by[v] not in found:
+                visit(made_by[v])
+        found[o] = None
+
+    visit(op)
+    head = op if op.name in REDUCTIONS or op.name in HEADS else None
+    return Stage(tuple(found), op.result, tuple(inputs), head)
+
+
+def _shared(block: Block, made_by: dict[Value, Op], kept: set[Value]) -> set[Value]:
+    """Costly values that more than one stage would compute."""
+    readers: dict[Value, set[Value]] = {}
+    costly: dict[Value, bool] = {}
+    for op in block.ops:
+        if op.result in kept:
+            for inner in _stage(op, made_by, kept).ops:
+                readers.setdefault(inner.result, set()).add(op.result)
+    for op in block.ops:
+        costly[op.result] = op.result not in kept and (
+            op.name in COSTLY or any(costly.get(v, False) for v in op.operands)
+        )
+    heavy = {v for v, who in readers.items() if len(who) > 1 and costly[v]}
+    # of a chain of shared values only the last needs a buffer
+    return {v for v in heavy if not _only_feeds(v, heavy, block)}
+
+
+def _only_feeds(v: Value, heavy: set[Value], block: Block) -> bool:
+    readers = [op for op in block.ops if v in op.operands]
+    return bool(readers) and all(op.result in heavy for op in readers)

@@ -1,0 +1,314 @@
+"""stick-layout: choose for every tensor the dimension that runs along the lanes, and repack where two kernels
+cannot agree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import ClassVar
+
+import numpy as np
+from spyrec.ir.core import Attr, Block, Builder, Loc, Module, Op, Value, names, uses
+from spyrec.ir.errors import PassError
+from spyrec.ir.layout import Layout
+from spyrec.ir.types import TensorType
+
+from .groups import is_depthwise
+from .kernel import GROUP, Map, Nest, identity_map, padded, rank1, spans
+from .manager import Target
+
+
+@dataclass(frozen=True)
+class StickLayout:
+    """Give every tensor a stick dimension and insert `restickify` kernels.
+
+    Matrix kernels demand: first operand along k, second and result along n. Vector kernels demand one
+    kernel dimension for all; it is chosen to repack the fewest elements and waste the fewest lanes. Tensors
+    with no demand take what their first reader wants.
+    """
+
+    name: ClassVar[str] = "stick-layout"
+    summary: ClassVar[str] = "chooses the dimension along the lanes of every tensor, repacking where needed"
+
+    def run(self, module: Module, target: Target) -> Module:
+        return _Sticks(module).run().with_attrs(laid_out=True)
+
+
+@dataclass
+class _Sticks:
+    source: Module
+    wanted_memo: dict[Value, int | None] = field(default_factory=dict)
+    stick: dict[Value, int] = field(default_factory=dict)
+    repacked: dict[tuple[Value, tuple[int, ...], int], Value] = field(default_factory=dict)
+
+    def run(self) -> Module:
+        self.uses = uses(self.source.body)
+        self.constants = {op.result: op for op in self.source.body.ops if op.name == "constant"}
+        self.builder = Builder(names(self.source))
+        self.mapped: dict[Value, Value] = {}
+        self.count = 0
+        args = tuple(self._typed(v, self._want(v)) for v in self.source.body.args)
+        for op in self.source.body.ops:
+            if op.name != "constant":
+                self._kernel(op)
+        results = tuple(self._result(v) for v in self.source.body.results)
+        return replace(self.source, body=Block(args, tuple(self.builder.ops), results))
+
+    def _result(self, v: Value) -> Value:
+        if v in self.constants and v not in self.mapped:
+            self._constant(v, rank1(v.type), len(rank1(v.type)) - 1)
+        return self.mapped[v]
+
+    def _typed(self, v: Value, stick: int) -> Value:
+        """The value with its layout; remembered as v's stand-in."""
+        made = Value(v.name, laid(v.type, stick))
+        self.stick[made] = stick
+        self.mapped[v] = made
+        return made
+
+    # What readers would like ------------------------------------------------------------------
+
+    def _want(self, v: Value) -> int:
+        """The stick dimension a reader demands, else the last."""
+        found = self._asked(v)
+        return found if found is not None else len(rank1(v.type)) - 1
+
+    def _asked(self, v: Value) -> int | None:
+        if v in self.wanted_memo:
+            return self.wanted_memo[v]
+        self.wanted_memo[v] = None
+        for op, i in self.uses.get(v, []):
+            if op.name != "kernel" or i >= len(op.operands) or op.operands[i] is not v:
+                continue
+            nest = Nest(op)
+            dim: int | None = None
+            if nest.kind == "contract":
+                n, k = contract_sticks(nest)
+                dim = _tensor_dim(nest.maps[i], k if i == 0 else n)
+            elif nest.kind == "fold" and op.regions[0].ops[0].name in ("max_pool", "sum_pool", "conv"):
+                dim = 1
+            elif nest.kind in ("vec", "fold"):
+                dim = self._asked_through(nest, i)
+            if dim is not None:
+                self.wanted_memo[v] = dim
+                return dim
+        return None
+
+    def _asked_through(self, nest: Nest, i: int) -> int | None:
+        for r, m in zip(nest.op.results, nest.out_maps, strict=True):
+            asked = self._asked(r)
+            if asked is not None:
+                kernel_dim = _kernel_dim(m, asked)
+                if kernel_dim is not None:
+                    return _tensor_dim(nest.maps[i], kernel_dim)
+        return None
+
+    # Kernels ----------------------------------------------------------------------------------
+
+    def _kernel(self, op: Op) -> None:
+        nest = Nest(op)
+        attrs: dict[str, Attr] = {}
+        match nest.kind:
+            case "contract":
+                n, k = contract_sticks(nest)
+                attrs = {"stick": n, "k": k}
+                demands = [k] + [n] * (len(op.operands) - 1)
+            case "fold" if op.regions[0].ops[0].name in ("max_pool", "sum_pool", "conv"):
+                attrs = {"stick": 1}
+                demands = [1] * len(op.operands)
+            case "vec" | "fold":
+                s = self._choose(nest)
+                attrs = {"stick": s}
+                demands = [s] * len(op.operands)
+            case "gather":
+                attrs = {"stick": len(nest.extents) - 1}
+                demands = [len(nest.extents) - 1, -1]
+            case _:
+                return self._move(op)
+        operands, maps = [], []
+        for i, (v, m, demand) in enumerate(zip(op.operands, nest.maps, demands, strict=True)):
+            weight = i == 1 and nest.kind == "contract" and region_head(op).name == "conv"
+            got, new_map = self._require(v, m, demand, len(nest.extents), rows_last=weight)
+            operands.append(got)
+            maps.append(new_map)
+        self._emit(op, tuple(operands), tuple(maps), attrs, [
+            self._result_stick(m, int(attrs["stick"]), op) for m in nest.out_maps  # type: ignore[arg-type]
+        ])
+
+    def _move(self, op: Op) -> None:
+        operands = []
+        for v in op.operands:
+            if v in self.constants and v not in self.mapped:
+                self._constant(v, rank1(v.type), len(rank1(v.type)) - 1)
+            operands.append(self.mapped[v])
+        stick = self._want(op.results[0])
+        nest = Nest(op)
+        self._emit(op, tuple(operands), nest.maps, {"stick": stick}, [stick])
+
+    def _emit(self, op: Op, operands: tuple[Value, ...], maps: tuple[Map, ...], attrs: dict[str, Attr], sticks: list[int]) -> None:
+        results = tuple(self._typed(r, s) for r, s in zip(op.results, sticks, strict=True))
+        region = op.regions[0]
+        retyped = self._region(region, operands)
+        self.builder.add(replace(
+            op, operands=operands, results=results, regions=(retyped,),
+            attrs=MappingProxyType({**op.attrs, "maps": maps, **attrs}),
+        ))
+
+    @staticmethod
+    def _region(region: Block, operands: tuple[Value, ...]) -> Block:
+        """Region arguments follow the operands' shapes (a constant may have gained a dimension)."""
+        changes = {
+            a: Value(a.name, TensorType(v.type.shape, a.type.dtype))
+            for a, v in zip(region.args, operands, strict=True) if v.type.shape != a.type.shape
+        }
+        if not changes:
+            return region
+        args = tuple(changes.get(a, a) for a in region.args)
+        ops = tuple(replace(o, operands=tuple(changes.get(v, v) for v in o.operands)) for o in region.ops)
+        return Block(args, ops, region.results)
+
+    def _result_stick(self, m: Map, s: int, op: Op) -> int:
+        """The result's dimension at s; when it does not vary along s, the dimension of extent 1 in its place."""
+        dim = _tensor_dim(m, s)
+        if dim is not None:
+            return dim
+        still = [i for i, (_, coefs) in enumerate(m) if not any(coefs)]
+        if not still:
+            raise PassError(f"stick-layout: a result of {op.attrs['name']} has no dimension for the lanes (from {op.loc})")
+        lead = len(m) - 1 - s
+        return m and (s if s in still and lead >= 0 else still[-1])
+
+    def _choose(self, nest: Nest) -> int:
+        """The lane dimension of a vector kernel that costs least: elements to repack plus lanes wasted."""
+        rank = max(len(m) for m in nest.out_maps + nest.maps)
+        wanted = [self._asked(r) for r in nest.op.results]
+
+        def cost(s: int) -> tuple[float, int]:
+            waste = padded(nest.extents[s], GROUP) / nest.extents[s]
+            total = 0.0
+            for v, m in zip(nest.op.operands, nest.maps, strict=True):
+                size = v.type.size
+                if v in self.constants:
+                    continue
+                have = self.stick[self.mapped[v]]
+                need = _tensor_dim(m, s)
+                if need is None:
+                    moved = any(c for c in m[have][1])
+                else:
+                    moved = have != need
+                total += size * (waste + (3 if moved else 0))
+            for r, m, want in zip(nest.op.results, nest.out_maps, wanted, strict=True):
+                moved = want is not None and _tensor_dim(m, s) != want and spans(m, s)
+                total += r.type.size * (waste + (3 if moved else 0))
+            return total, -s
+
+        choices = [d for d in range(min(rank, len(nest.extents))) if self._usable(nest, d)]
+        return min(choices, key=cost)
+
+    @staticmethod
+    def _usable(nest: Nest, s: int) -> bool:
+        """Each result needs a dimension for the lanes: s itself or one of extent 1."""
+        return all(spans(m, s) or any(not any(c) for _, c in m) for m in nest.out_maps)
+
+    # Operands ---------------------------------------------------------------------------------
+
+    def _require(self, v: Value, m: Map, s: int, n_dims: int, rows_last: bool = False) -> tuple[Value, Map]:
+        """The value laid out so that its lanes run along kernel dimension s (or hold it in lane 0).
+
+        ``rows_last``: convolution weights, whose input channels must be the innermost memory dimension.
+        """
+        shape = rank1(v.type)
+        dim = _tensor_dim(m, s) if s >= 0 else len(shape) - 1
+        if dim is None:
+            still = [i for i, (_, coefs) in enumerate(m) if not any(coefs)]
+            if not still:
+                shape, m = (*shape, 1), (*m, (0, (0,) * n_dims))
+                still = [len(shape) - 1]
+            dim = still[-1]
+        if v in self.constants:
+            return self._constant(v, shape, dim, (0, 2, 3, 1) if rows_last else None), m
+        if rows_last:
+            raise PassError(f"stick-layout: convolution weights {v} must be constant (from {self._loc(v)})")
+        here = self.mapped[v]
+        if shape == rank1(v.type) and self.stick[here] == dim:
+            return here, m
+        return self._repack(here, shape, dim), m
+
+    def _constant(self, v: Value, shape: tuple[int, ...], stick: int, order: tuple[int, ...] | None = None) -> Value:
+        """Constants are stored as their reader wants them: one copy for each form asked for."""
+        key = (v, shape, stick if order is None else stick + 100)
+        if key not in self.repacked:
+            op = self.constants[v]
+            array = np.asarray(op.attrs["value"]).reshape(shape if v.type.shape or shape != (1,) else ())
+            type_ = TensorType(tuple(array.shape), v.type.dtype)
+            first = v not in self.mapped
+            made = Value(v.name if first else self.builder.fresh(v.name), laid(type_, stick, order))
+            self.builder.add(replace(op, results=(made,), attrs=MappingProxyType({**op.attrs, "value": array})))
+            self.stick[made] = stick
+            self.repacked[key] = made
+            self.mapped.setdefault(v, made)
+        return self.repacked[key]
+
+    def _repack(self, v: Value, shape: tuple[int, ...], stick: int) -> Value:
+        """A move kernel that changes the lane dimension (and may add a dimension of extent 1 at the end)."""
+        key = (v, shape, stick)
+        if key not in self.repacked:
+            n = len(shape)
+            counts = rank1(v.type)
+            eye = tuple((0, tuple(int(i == j) for j in range(len(counts)))) for i in range(len(counts)))
+            dst = (*eye, (0, (0,) * len(counts))) if n > len(counts) else eye
+            type_ = TensorType(shape, v.type.dtype)
+            arg = self.builder.value(v.name, TensorType(v.type.shape, v.type.dtype))
+            inner = self.builder.value(v.name, type_)
+            piece = (0, counts, eye, dst)
+            body = Op("move", (arg,), (inner,), MappingProxyType({"shape": shape, "fill": 0.0, "pieces": (piece,)}))
+            made = Value(self.builder.fresh(f"{v.name}_restick"), laid(type_, stick))
+            attrs: dict[str, Attr] = {
+                "name": f"r{self.count}_restickify", "kind": "move", "stick": stick,
+                "dims": tuple((f"d{i}", e) for i, e in enumerate(shape)), "maps": ((),), "ops": "restickify",
+                "out_maps": (identity_map(shape, shape, n),),
+            }
+            self.count += 1
+            loc = self._loc(v)
+            self.builder.add(Op("kernel", (v,), (made,), MappingProxyType(attrs), (Block((arg,), (body,), (inner,)),), loc))
+            self.stick[made] = stick
+            self.repacked[key] = made
+        return self.repacked[key]
+
+    def _loc(self, v: Value) -> Loc:
+        for op in reversed(self.builder.ops):
+            if v in op.results:
+                return op.loc
+        return Loc((v.name,))
+
+
+def laid(type_: TensorType, stick: int, order: tuple[int, ...] | None = None) -> TensorType:
+    """The type with the standard layout for that stick dimension, in card memory."""
+    layout = Layout.stick(rank1(type_), type_.dtype.bits, stick, order)
+    return TensorType(type_.shape, type_.dtype, layout, "hbm")
+
+
+def region_head(op: Op) -> Op:
+    """The op a kernel was formed around."""
+    return op.regions[0].ops[0]
+
+
+def contract_sticks(nest: Nest) -> tuple[int, int]:
+    """(n, k) of a matrix kernel: the last kernel dimension is k; n is the result's column or channel dimension."""
+    head = nest.op.regions[0].ops[0]
+    if head.name == "conv" and not is_depthwise(head):
+        return 1, 6
+    return len(nest.extents) - 2, len(nest.extents) - 1
+
+
+def _tensor_dim(m: Map, kernel_dim: int) -> int | None:
+    for i, (_, coefs) in enumerate(m):
+        if coefs[kernel_dim]:
+            return i
+    return None
+
+
+def _kernel_dim(m: Map, tensor_dim: int) -> int | None:
+    coefs = m[tensor_dim][1]
+    return next((d for d, c in enumerate(coefs) if c), None)
+

@@ -1,0 +1,266 @@
+"""tiling: cut each core's part into tiles that fit the scratchpad and the accumulators, and order the loops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
+from typing import ClassVar
+
+from spyrec.ir.core import Module, Op
+from spyrec.ir.errors import CapacityError
+from spyrec.ir.layout import Layout
+from spyrec.sim.device import DeviceSpec
+
+from .kernel import GROUP, Map, Nest, rank1, spans, window
+from .manager import Target
+from .pieces import is_direct, source_window
+from .stages import stages
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """Set ``tile`` and ``loops`` of every kernel.
+
+    Matrix kernels: all tile shapes whose output tile fits half the accumulators (the other half drains)
+    and whose operands fit the budget are priced by matrix cycles and bytes loaded. Vector kernels: the
+    largest tile that fits, in a few trips when operands stream from card memory.
+    """
+
+    name: ClassVar[str] = "tiling"
+    summary: ClassVar[str] = "cuts each core's work into tiles that fit the scratchpad"
+    share: float = 0.42  # of the scratchpad for one kernel's tiles
+    stream_bytes: int = 32768  # a streamed operand is cut into pieces of about this size
+
+    def run(self, module: Module, target: Target) -> Module:
+        budget = int(target.device.lx.usable_bytes * self.share)
+        memo: dict[object, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        ops = []
+        for op in module.body.ops:
+            if op.name == "kernel" and "tile" not in op.attrs:
+                key = _signature(op)
+                if key not in memo:
+                    memo[key] = self._tile(Nest(op), budget, target.device)
+                tile, loops = memo[key]
+                op = op.with_attrs(tile=tile, loops=loops)
+            ops.append(op)
+        return replace(module, body=replace(module.body, ops=tuple(ops)))
+
+    def _tile(self, nest: Nest, budget: int, device: DeviceSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        match nest.kind:
+            case "contract":
+                return tile_contract(nest, budget, device)
+            case "move":
+                return self._tile_move(nest, budget), ()
+            case "gather":
+                last = len(nest.extents) - 1
+                return tuple(
+                    nest.local[d] if d == last else min(nest.local[d], GROUP) if d == last - 1 else 1
+                    for d in range(last + 1)
+                ), ()
+        return self._tile_vector(nest, budget)
+
+    def _tile_vector(self, nest: Nest, budget: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Halve the outermost dimension that can shrink until the tile fits and streams in pieces."""
+        tile = list(nest.local)
+        for d in _beyond_rank(nest):
+            tile[d] = 1
+        fixed = nest.whole | _windows(nest)
+        streamed = any(v.type.space != "lx" for v in nest.op.operands if v.type.size > 1)
+        while True:
+            size = tile_bytes(nest, tuple(tile))
+            small = not streamed or size <= self.stream_bytes * 4
+            if size <= budget and small:
+                break
+            free = [d for d in range(len(tile)) if d not in fixed and tile[d] > nest.grain(d)]
+            if not free:
+                if size <= budget:
+                    break
+                raise CapacityError(
+                    f"tiling: {nest.name} needs {size / 2**20:.2f} MiB of scratchpad for its smallest tile, the budget "
+                    f"is {budget / 2**20:.2f} MiB (from {nest.op.loc})"
+                )
+            d = max(free, key=lambda i: (i not in _reduced(nest), tile[i] // nest.grain(i), -i))
+            grain = nest.grain(d)
+            tile[d] = max(grain, -(-tile[d] // (2 * grain)) * grain)
+        loops = [d for d in range(len(tile)) if -(-nest.local[d] // tile[d]) > 1]
+        loops.sort(key=lambda d: d in _reduced(nest))
+        return tuple(tile), tuple(loops)
+
+    def _tile_move(self, nest: Nest, budget: int) -> tuple[int, ...]:
+        tile = list(nest.local)
+        while move_bytes(nest, tuple(tile)) > budget:
+            free = [d for d in range(len(tile)) if tile[d] > nest.grain(d)]
+            if not free:
+                raise CapacityError(
+                    f"tiling: {nest.name} needs {move_bytes(nest, tuple(tile)) / 2**20:.2f} MiB of scratchpad for its "
+                    f"smallest tile, the budget is {budget / 2**20:.2f} MiB (from {nest.op.loc})"
+                )
+            d = max(free, key=lambda i: (tile[i] // nest.grain(i), -i))
+            grain = nest.grain(d)
+            tile[d] = max(grain, -(-tile[d] // (2 * grain)) * grain)
+        return tuple(tile)
+
+
+def _signature(op: Op) -> object:
+    """Kernels with the same key get the same tile."""
+    attrs = {k: v for k, v in op.attrs.items() if k not in ("name", "resident")}
+    body = tuple((o.name, str(o.results[0].type.shape)) for o in op.regions[0].ops)
+    spaces = tuple((v.type.space, v.type.shape, v.type.dtype) for v in (*op.operands, *op.results))
+    return repr((sorted(attrs.items()), body, spaces, [o.attrs.get("pieces") for o in op.regions[0].ops]))
+
+
+def _windows(nest: Nest) -> frozenset[int]:
+    """Taps of a pooling or depthwise window: never tiled."""
+    if nest.kind != "fold" or not nest.op.regions[0].ops[0].attrs.get("strides"):
+        return frozenset()
+    return _reduced(nest)
+
+
+def _reduced(nest: Nest) -> frozenset[int]:
+    return frozenset(range(len(nest.extents))) - nest.parallel - nest.whole
+
+
+def _beyond_rank(nest: Nest) -> list[int]:
+    """An instruction has six dimensions: outer ones beyond that are looped one by one."""
+    varying = [d for d in range(len(nest.extents)) if nest.local[d] > 1]
+    free = [d for d in varying if d not in nest.whole]
+    return free[: max(0, len(varying) - 6)]
+
+
+def buffer_sticks(shape: tuple[int, ...], bits: int, stick: int) -> int:
+    return Layout.stick(shape, bits, stick).sticks
+
+
+def tile_shape(m: Map, tile: tuple[int, ...]) -> tuple[int, ...]:
+    """Shape of the window a full tile touches, borders included."""
+    return tuple(s for _, s in window(m, [(0, n) for n in tile]))
+
+
+def tile_bytes(nest: Nest, tile: tuple[int, ...]) -> int:
+    """Scratchpad bytes of one kernel's tile buffers: streamed operands and stored results twice, temporaries once."""
+    total = 0
+    for v, m in zip(nest.op.operands, nest.maps, strict=True):
+        if v.type.space != "lx" and v.type.size > 1:
+            assert v.type.layout is not None
+            total += buffer_sticks(tile_shape(m, tile), v.type.dtype.bits, v.type.layout.stick_dim) * 128 * 2
+    for r, m in zip(nest.op.results, nest.out_maps, strict=True):
+        if r.type.space != "lx":
+            assert r.type.layout is not None
+            total += buffer_sticks(tile_shape(m, tile), r.type.dtype.bits, r.type.layout.stick_dim) * 128 * 2
+    results = set(nest.op.regions[0].results)
+    lanes = prod(-(-n // GROUP) * 128 if d == nest.stick else n for d, n in enumerate(tile) if d in nest.parallel | nest.whole)
+    for stage in stages(nest.op.regions[0]):
+        if stage.result not in results and not (nest.kind == "contract" and stage.head is not None):
+            share = stage.result.type.size / max(1, prod(nest.extents[d] for d in nest.parallel | nest.whole))
+            total += int(lanes * 2 * min(1.0, share)) + 256
+    return total
+
+
+def move_bytes(nest: Nest, tile: tuple[int, ...]) -> int:
+    """Scratchpad bytes of a move's buffers: source windows that stream and the result tile, two slots each."""
+    return sum(size * 2 for _, size in move_buffers(nest.op, tile))
+
+
+def move_buffers(op: Op, tile: tuple[int, ...]) -> list[tuple[str, int]]:
+    """(role, bytes of a slot): ``src<i>`` for operands that stream and are repacked, ``dst`` for a result tile."""
+    r = op.results[0]
+    assert r.type.layout is not None
+    out, direct = [], is_direct(op)
+    streamed = [i for i, v in enumerate(op.operands) if v.type.space != "lx"]
+    for i in streamed:
+        layout = op.operands[i].type.layout
+        assert layout is not None
+        shape = None if direct else source_window(op, i, tile)
+        if shape is not None:
+            out.append((f"src{i}", buffer_sticks(shape, layout.bits, layout.stick_dim) * 128))
+    if r.type.space != "lx" and (not direct or streamed):
+        out.append(("dst", buffer_sticks(tile, r.type.dtype.bits, r.type.layout.stick_dim) * 128))
+    return out
+
+
+def tile_contract(nest: Nest, budget: int, device: DeviceSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(tile, loops) of a matrix kernel that costs least; CapacityError when nothing fits."""
+    best: tuple[float, int] | None = None
+    chosen: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    for count, (tile, loops) in enumerate(_contract_candidates(nest, device)):
+        if tile_bytes(nest, tile) > budget:
+            continue
+        cost = contract_cost(nest, tile, loops, device), count
+        if best is None or cost < best:
+            best, chosen = cost, (tile, loops)
+    if chosen is None:
+        raise CapacityError(
+            f"tiling: no tile of {nest.name} {dict(zip(nest.dim_names, nest.local, strict=True))} fits "
+            f"{budget / 2**20:.2f} MiB of scratchpad (from {nest.op.loc})"
+        )
+    return chosen
+
+
+def _cuts(n: int, grain: int = 1) -> list[int]:
+    """Sizes worth trying: n cut into 1, 2, 3, 4, 6, 8, ... equal parts, in multiples of the grain."""
+    units = -(-n // grain)
+    sizes = {-(-units // p) for p in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512)} | {min(units, 8)}
+    return [min(n, s * grain) for s in sorted(sizes, reverse=True)]
+
+
+def _contract_candidates(nest: Nest, device: DeviceSpec) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    n, k, local = nest.stick, nest.k, nest.local
+    shared = [d for d in nest.parallel if spans(nest.maps[1], d) and d != n]
+    rows = [d for d in sorted(nest.parallel) if d != n and d not in shared]
+    outer, inner = rows[:-2], rows[-2:]
+    base = list(local)
+    for d in shared + outer:
+        base[d] = 1
+    r1 = inner[-1] if inner else -1
+    r0 = inner[0] if len(inner) == 2 else -1
+    for tn in _cuts(local[n], GROUP):
+        groups = -(-tn // GROUP)
+        for t1 in _cuts(local[r1]) if r1 >= 0 else [1]:
+            if groups * t1 > device.pt.acc_groups // 2:
+                continue
+            for t0 in _cuts(local[r0]) if r0 >= 0 else [1]:
+                if groups * t1 * t0 > device.pt.acc_groups // 2:
+                    continue
+                # the last group's dead lanes are masked by one number per instruction, so an odd K stays whole
+                for tk in _cuts(local[k], GROUP) if local[k] % GROUP == 0 else [local[k]]:
+                    tile = list(base)
+                    tile[n], tile[k] = tn, tk
+                    if r1 >= 0:
+                        tile[r1] = t1
+                    if r0 >= 0:
+                        tile[r0] = t0
+                    looped = [d for d in range(len(tile)) if -(-local[d] // tile[d]) > 1]
+                    lead = [d for d in looped if d in shared or d in outer]
+                    mid = [d for d in looped if d in inner]
+                    last = [k] if k in looped else []
+                    cols = [n] if n in looped else []
+                    yield tuple(tile), (*lead, *cols, *mid, *last)
+                    if cols and mid:
+                        yield tuple(tile), (*lead, *mid, *cols, *last)
+
+
+def contract_cost(nest: Nest, tile: tuple[int, ...], loops: tuple[int, ...], device: DeviceSpec) -> float:
+    """Cycles of the fullest core: matrix work against bytes loaded, plus what the first load and last drain add."""
+    trips = {d: -(-nest.local[d] // tile[d]) for d in loops}
+    rows = prod(tile[d] for d in nest.parallel if d != nest.stick)
+    taps = prod(e for d, e in enumerate(nest.extents) if d not in nest.parallel and d != nest.k)
+    groups = -(-tile[nest.stick] // GROUP)
+    one = device.pt.mm_cycles(rows, taps, tile[nest.k], groups)
+    compute = one * prod(trips.values())
+    moved = first = 0.0
+    share = device.hbm.bytes_per_cycle / max(1, nest.cores)
+    for i, (v, m) in enumerate(zip(nest.op.operands, nest.maps, strict=True)):
+        if v.type.space == "lx" or v.type.size <= 1:
+            continue
+        depth = max((j for j, d in enumerate(loops) if spans(m, d)), default=-1)
+        loads = prod(trips[d] for d in loops[: depth + 1])
+        assert v.type.layout is not None
+        size = buffer_sticks(tile_shape(m, tile), v.type.dtype.bits, v.type.layout.stick_dim) * 128
+        copies = min(device.hbm.multicast_max, prod(p for d, p in enumerate(nest.parts) if not spans(m, d)))
+        moved += size * loads / copies / share
+        if i < 2:
+            first += size / copies / share
+    drain = rows * groups * (2 + len(nest.op.regions[0].ops)) / device.sfp.groups_per_cycle
+    inner = prod(t for d, t in trips.items() if d != nest.k)
+    return max(compute, moved, drain * inner) + 0.5 * min(compute, moved) + first + drain + 40 * prod(trips.values())

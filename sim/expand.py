@@ -1,0 +1,176 @@
+"""A kernel's streams unrolled into per-core step lists that the engine can work off without
+looking at an instruction again. Cores whose steps are equal share one list.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .cost import Cost, cost_of
+from .device import DeviceSpec
+from .extent import core_value, trip_numbers
+from .isa import GO, UNITS, Instr, Kernel, Loop, Signal, Stream, Wait
+from .legal import check_kernel
+
+Waits = tuple[tuple[int, int, int], ...]  # token, needed, taken
+Signals = tuple[tuple[int, int, tuple[int, ...] | None], ...]  # token, n, cores (None: this one)
+Step = tuple[Waits, Signals, int, int]  # waits, signals, Cost.work, Cost.extra
+
+
+@dataclass(frozen=True)
+class Site:
+    """One instruction where it stands in its stream: the trip counts of the loops around it."""
+
+    instr: Instr
+    loops: tuple[int, ...]
+
+    def trip(self, number: int) -> tuple[int, ...]:
+        """Trip numbers of the loops at the ``number``-th execution."""
+        trips = []
+        for count in reversed(self.loops):
+            number, trip = divmod(number, count)
+            trips.append(trip)
+        return tuple(reversed(trips))
+
+
+@dataclass(frozen=True)
+class UnitPlan:
+    """One unit's work. ``order``: site of each step of the stream; ``trip``: how many times
+    that site ran before; ``steps``: per core; ``kept``: per core, the stream's steps the core
+    executes (None: all of them)."""
+
+    sites: tuple[Site, ...]
+    order: NDArray[np.int64]
+    trip: NDArray[np.int64]
+    steps: tuple[list[Step], ...]
+    kept: tuple[NDArray[np.int64] | None, ...]
+
+    def at(self, core: int, step: int) -> tuple[Site, int]:
+        """Site and execution number of a core's step."""
+        kept = self.kept[core]
+        position = step if kept is None else int(kept[step])
+        return self.sites[int(self.order[position])], int(self.trip[position])
+
+
+@dataclass(frozen=True)
+class KernelPlan:
+    """A kernel ready to run. ``units``: by index into UNITS. ``tokens``: how many counters a
+    core needs. Totals are of all cores together."""
+
+    kernel: Kernel
+    units: dict[int, UnitPlan]
+    tokens: int
+    macs: int
+    hbm_read_bytes: int
+    hbm_write_bytes: int
+    ring_bytes: int
+
+
+def expand(kernel: Kernel, device: DeviceSpec) -> KernelPlan:
+    """Unroll and price ``kernel``. SimulationError when it breaks a rule of the machine."""
+    check_kernel(kernel, device)
+    units: dict[int, UnitPlan] = {}
+    moved = dict.fromkeys(UNITS, 0)
+    macs = tokens = 0
+    for u, unit in enumerate(UNITS):
+        sites: list[Site] = []
+        order = _flatten(kernel.streams.get(unit, ()), (), sites)
+        if not sites:
+            continue
+        costs = [cost_of(s.instr, kernel, device, trip_numbers(s.loops)) for s in sites]
+        units[u] = _unit_plan(kernel, tuple(sites), order, costs)
+        for site, cost in zip(sites, costs, strict=True):
+            moved[unit] += _total(cost.work, site, kernel)
+            macs += _total(cost.macs, site, kernel)
+            used = [w.token for w in site.instr.waits] + [s.token for s in site.instr.signals]
+            tokens = max([tokens, *used])
+    return KernelPlan(kernel, units, tokens + 1, macs, moved["ml"], moved["ms"], moved["rs"])
+
+
+def _flatten(
+    stream: Stream, loops: tuple[int, ...], sites: list[Site]
+) -> NDArray[np.int64]:
+    """Site numbers in order of execution; new sites are appended to ``sites``."""
+    parts = [np.zeros(0, np.int64)]
+    for item in stream:
+        if isinstance(item, Loop):
+            parts.append(np.tile(_flatten(item.body, (*loops, item.count), sites), item.count))
+        else:
+            parts.append(np.array([len(sites)], np.int64))
+            sites.append(Site(item, loops))
+    return np.concatenate(parts)
+
+
+def _total(values: NDArray[np.int64], site: Site, kernel: Kernel) -> int:
+    """Sum over all trips and the cores that execute the site."""
+    trips = int(np.prod(site.loops, dtype=np.int64))
+    full = np.broadcast_to(values, (trips, kernel.cores))
+    return int(full[:, _executing(site.instr, kernel)].sum())
+
+
+def _executing(instr: Instr, kernel: Kernel) -> NDArray[np.bool_]:
+    cores = range(kernel.cores)
+    return np.array([not instr.where or bool(instr.where >> core & 1) for core in cores])
+
+
+def _unit_plan(
+    kernel: Kernel, sites: tuple[Site, ...], order: NDArray[np.int64], costs: list[Cost]
+) -> UnitPlan:
+    cores = kernel.cores
+    by_site = np.argsort(order, kind="stable")
+    bounds = np.concatenate(([0], np.cumsum(np.bincount(order, minlength=len(sites)))))
+    trip = np.empty(len(order), np.int64)
+    work = np.empty((len(order), cores), np.int64)
+    extra = np.empty((len(order), cores), np.int64)
+    runs = np.ones((len(order), cores), np.bool_)
+    for number, (site, cost) in enumerate(zip(sites, costs, strict=True)):
+        where = by_site[bounds[number] : bounds[number + 1]]
+        trip[where] = np.arange(len(where))
+        work[where] = cost.work
+        extra[where] = cost.extra
+        runs[where] = _executing(site.instr, kernel)
+    waits = [_waits(site.instr.waits) for site in sites]
+    shared: dict[tuple[bytes, bytes, bytes, tuple[Signals, ...]], list[Step]] = {}
+    steps: list[list[Step]] = []
+    kept: list[NDArray[np.int64] | None] = []
+    for core in range(cores):
+        signals = tuple(_signals(site.instr.signals, core, cores) for site in sites)
+        column = runs[:, core]
+        mine = None if column.all() else np.flatnonzero(column)
+        chosen, w, x = order, work[:, core], extra[:, core]
+        if mine is not None:
+            chosen, w, x = order[mine], w[mine], x[mine]
+        key = (column.tobytes(), w.tobytes(), x.tobytes(), signals)
+        if key not in shared:
+            at = chosen.tolist()
+            shared[key] = list(
+                zip(
+                    map(waits.__getitem__, at), map(signals.__getitem__, at),
+                    w.tolist(), x.tolist(), strict=True,
+                )
+            )
+        steps.append(shared[key])
+        kept.append(mine)
+    return UnitPlan(sites, order, trip, tuple(steps), tuple(kept))
+
+
+def _waits(waits: tuple[Wait, ...]) -> Waits:
+    """What each token must hold and what is taken, one entry a token. GO is a level."""
+    need: dict[int, int] = {}
+    take: dict[int, int] = {}
+    for wait in waits:
+        taken = 0 if wait.token == GO else wait.n
+        take[wait.token] = take.get(wait.token, 0) + taken
+        need[wait.token] = max(1, take[wait.token])
+    return tuple((token, need[token], take[token]) for token in need)
+
+
+def _signals(signals: tuple[Signal, ...], core: int, cores: int) -> Signals:
+    return tuple((s.token, s.n, _targets(core_value(s.cores, core), cores)) for s in signals)
+
+
+def _targets(mask: int, cores: int) -> tuple[int, ...] | None:
+    return tuple(c for c in range(cores) if mask >> c & 1) if mask else None

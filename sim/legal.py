@@ -1,0 +1,79 @@
+"""Rules of the machine that a well-formed kernel can still break on a given device: asked once
+before a run, so that engine and numerics need not ask again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .describe import place
+from .device import DeviceSpec
+from .errors import SimulationError
+from .formats import format_of
+from .isa import GO, Instr, Kernel, Num, instructions
+
+_UNIFORM = ("program", "reduce", "axes", "lanes", "lane_dim", "acc_levels", "init", "bits", "stride")
+
+
+def check_kernel(kernel: Kernel, device: DeviceSpec) -> None:
+    """SimulationError on the first rule the kernel breaks, naming instruction and origin."""
+    for unit, stream in kernel.streams.items():
+        for instr, _ in instructions(stream):
+            for problem in _problems(instr, device):
+                raise SimulationError(f"{place(kernel, unit, instr)}: {problem}")
+
+
+def _problems(instr: Instr, device: DeviceSpec) -> Iterator[str]:
+    for operand in instr.operands:
+        if (operand.space == "hbm") != bool(operand.symbol):
+            yield f"an {operand.space} operand has symbol {operand.symbol!r}; hbm needs one"
+        if operand.space == "acc" and operand.dtype != "f32":
+            yield f"an acc operand is of format {operand.dtype}; the accumulator holds f32"
+    for signal in instr.signals:
+        if signal.token == GO:
+            yield "it signals token 0, which only the launch itself raises; use another token"
+    varying = [k for k in _UNIFORM if isinstance(instr.imm.get(k, 0), tuple)]
+    if varying:
+        yield f"{', '.join(varying)} differs from core to core; it must be the same on all"
+        return
+    match instr.op:
+        case "load":
+            yield from _multicast(instr, device)
+        case "recv":
+            yield from _fragments(instr, device)
+        case "mm":
+            yield from _factors(instr)
+        case "vec" if instr.imm.get("reduce", 0) not in range(5):
+            yield f"reduce is {instr.imm['reduce']}; 0 to 4 exist"
+        case "shuf" | "fill" if instr.imm.get("bits", 16) not in (8, 16, 32):
+            yield f"its elements have {instr.imm['bits']} bits; 8, 16 and 32 exist"
+
+
+def _multicast(instr: Instr, device: DeviceSpec) -> Iterator[str]:
+    most = max(mask.bit_count() for mask in _each(instr.imm.get("cores", 0)))
+    if most > device.hbm.multicast_max:
+        yield f"it delivers to {most} cores; one load reaches at most {device.hbm.multicast_max}"
+
+
+def _fragments(instr: Instr, device: DeviceSpec) -> Iterator[str]:
+    most = max(_each(instr.imm.get("fragments", 1)))
+    if most > device.ring.fragments_max:
+        yield (
+            f"it takes {most} fragments; a core takes at most {device.ring.fragments_max} in one "
+            "exchange, so split it"
+        )
+
+
+def _factors(instr: Instr) -> Iterator[str]:
+    for name, operand, absent in (("a", instr.operands[1], (5,)), ("b", instr.operands[2], (0, 1))):
+        for strides in (operand.strides, *(guard.strides for guard in operand.guards)):
+            moving = [d for d in absent if d < len(strides) and strides[d]]
+            if any(max(_each(instr.counts[d])) > 1 for d in moving):
+                yield f"operand {name} has a stride along dimension {moving[0]}, which it lacks"
+        if format_of(operand.dtype).bits > 16:
+            yield f"operand {name} is {operand.dtype}; the matrix unit takes at most 16 bits"
+    if instr.operands[2].guards:
+        yield "operand b has guards; only a may reach over a border"
+
+
+def _each(number: Num) -> tuple[int, ...]:
+    return (number,) if isinstance(number, int) else number

@@ -1,0 +1,93 @@
+"""What a run is asked about: numbers of each launch, and the interface of those who watch it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from .isa import Instr, Kernel
+
+LATENCY_BELOW = 0.5  # no resource busy for half of the time: waiting is what takes it
+
+
+@dataclass(frozen=True)
+class LaunchStats:
+    """One launch. ``start_cycle``: its first instruction began; ``go_cycle``: GO was raised;
+    ``end_cycle``: its last instruction completed.
+
+    ``busy_cycles``: per unit, summed over the cores, how long it was occupied (for a memory unit
+    that includes its turn on the bus); ``busiest_cycles``: the same of the core that has most.
+    ``bus_busy_cycles``: bus time of its transfers, turnarounds included. ``macs``: useful
+    multiply-accumulates over whole groups of 64 columns. ``lx_peak_bytes``: as planned.
+    ``bound``: the resource that was busy longest ("pt", "sfp", "hbm", "ring"), or "latency" when
+    none was busy for half of the time.
+    """
+
+    index: int
+    kernel: str
+    start_cycle: int
+    go_cycle: int
+    end_cycle: int
+    cores_used: int
+    macs: int
+    instructions: int
+    busy_cycles: Mapping[str, int]
+    busiest_cycles: Mapping[str, int]
+    bus_busy_cycles: int
+    hbm_read_bytes: int
+    hbm_write_bytes: int
+    ring_bytes: int
+    lx_peak_bytes: int
+    bound: str
+
+    @property
+    def cycles(self) -> int:
+        return self.end_cycle - self.start_cycle
+
+    @property
+    def pt_busy_cycles(self) -> int:
+        return self.busy_cycles["pt"]
+
+    @property
+    def sfp_busy_cycles(self) -> int:
+        return self.busy_cycles["sfp"]
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run. ``events``: what the engine handled; ``instructions``: executions of
+    instructions, all cores together. ``outputs``: bytes of each output buffer, empty after a
+    timing-only run."""
+
+    total_cycles: int
+    events: int
+    instructions: int
+    launches: tuple[LaunchStats, ...]
+    outputs: Mapping[str, bytes]
+
+
+class Observer(Protocol):
+    """Watches a run. Cycles are core cycles."""
+
+    def started(self, launch: int, kernel: Kernel, cycle: int) -> None:
+        """A launch may begin."""
+
+    def worked(
+        self, launch: int, kernel: Kernel, core: int, unit: str, instr: Instr,
+        start: int, end: int, nbytes: int,
+    ) -> None:
+        """``unit`` is occupied by ``instr`` from ``start`` to ``end`` (never the same).
+        ``nbytes``: what a memory or ring unit moves. Called when it begins."""
+
+    def finished(self, stats: LaunchStats) -> None:
+        """A launch is complete."""
+
+
+def bound(cycles: int, busiest: Mapping[str, int], bus_cycles: int) -> str:
+    """The resource that limits a launch of ``cycles``, by how long its busiest instance worked."""
+    used = {
+        "pt": busiest["pt"], "sfp": busiest["sfp"], "hbm": bus_cycles, "ring": busiest["rs"],
+    }
+    most = max(used, key=lambda name: used[name])
+    return most if used[most] >= LATENCY_BELOW * cycles and used[most] > 0 else "latency"

@@ -1,0 +1,247 @@
+"""The Python API: a model becomes a Program, a Program becomes a Result."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from spyrec import __version__, files, runtime
+from spyrec.ir.core import Module
+from spyrec.ir.errors import SpyrecError
+from spyrec.passes.manager import Hook, Numerics, Target
+from spyrec.progress import Progress, silent
+from spyrec.report import KernelRow, Report, Totals, kernel_rows, run_totals
+from spyrec.sim import isa, objfile
+from spyrec.sim.device import DeviceSpec, load_device, parse_device
+from spyrec.sim.run import run
+from spyrec.sim.trace import ChromeTrace
+
+Array = np.ndarray[Any, Any]
+NUMERICS: tuple[Numerics, ...] = ("dl16", "ieee16", "fp32")
+
+
+@dataclass(frozen=True)
+class Program:
+    """A compiled model.
+
+    ``code`` is what the device runs. ``module`` (the IR after the last pass) and ``plan`` (every
+    decision taken) are there right after compiling, not after ``load``; so are the ``warnings``
+    on what is odd in the model.
+    """
+
+    code: isa.Program
+    module: Module | None = None
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    @cached_property
+    def inputs(self) -> tuple[runtime.Port, ...]:
+        """The model's inputs: names, element types, shapes."""
+        return runtime.ports(self.code, "input")
+
+    @cached_property
+    def outputs(self) -> tuple[runtime.Port, ...]:
+        """The model's outputs: names, element types, shapes."""
+        return runtime.ports(self.code, "output")
+
+    @property
+    def device(self) -> DeviceSpec:
+        """The machine it was compiled for."""
+        return parse_device(self.code.device, "the program's device")
+
+    def save(self, path: str | Path) -> None:
+        """Write the object file, whole or not at all. Raises OSError."""
+        with files.atomic_file(path) as file:
+            objfile.save_program(self.code, file)
+
+
+@dataclass(frozen=True)
+class Result:
+    """One run. ``outputs``: by model output name (empty when only time was simulated);
+    ``warnings``: sentences on overflow and NaN."""
+
+    outputs: Mapping[str, Array]
+    kernels: tuple[KernelRow, ...]
+    totals: Totals
+    warnings: tuple[str, ...]
+    facts: Report
+
+    @property
+    def total_cycles(self) -> int:
+        return self.totals.cycles
+
+    @property
+    def total_us(self) -> float:
+        return self.totals.us
+
+    def report(self) -> Report:
+        """The run as it goes into the report file: ``as_dict()``, ``as_json()``."""
+        return self.facts
+
+
+def compile(  # the name users expect, as re.compile has it
+    model: Any,
+    *,
+    bind: Mapping[str, int] | None = None,
+    const: Mapping[str, Any] | None = None,
+    device: str | DeviceSpec = "spyre",
+    numerics: Numerics = "dl16",
+    passes: str | None = None,
+    plan: Mapping[str, Any] | None = None,
+    hook: Hook | None = None,
+    progress: Progress = silent,
+) -> Program:
+    """Compile a model: the path of an ``.onnx`` or ``.sir`` file, or an ``onnx.ModelProto``.
+
+    ``bind`` gives dynamic dimensions their size (by name, or ``"INPUT:AXIS"``); ``const`` gives
+    inputs a fixed value; ``device`` is a name, a ``.toml`` path or a DeviceSpec; ``numerics`` is
+    the format tensors live in on the device; ``passes`` replaces the pipeline (as text); ``plan``
+    pins decisions; ``hook`` is called after each pass.
+
+    Raises SpyrecError (the model, an option or the plan is at fault), SimError (the device file
+    is), OSError (a file cannot be read).
+    """
+    if numerics not in NUMERICS:
+        raise SpyrecError(f"numerics {numerics!r} is unknown; known: {', '.join(NUMERICS)}")
+    machine = load_device(device) if isinstance(device, str) else device
+    module = import_model(model, bind or {}, const or {})
+    from spyrec.driver import compile_module
+
+    done = compile_module(
+        module, Target(machine, numerics), pipeline=passes,
+        plan=dict(plan) if plan is not None else None, hook=hook, progress=progress,
+    )
+    odd = module.attrs.get("warnings", ())
+    warnings = tuple(str(w) for w in odd) if isinstance(odd, tuple) else ()
+    return Program(done.program, done.module, done.plan, warnings)
+
+
+def import_model(model: Any, bind: Mapping[str, int], const: Mapping[str, Any]) -> Module:
+    """The tensor-stage module of whatever ``compile`` takes as a model."""
+    if isinstance(model, str | Path):
+        suffix = Path(model).suffix.lower()
+        if not Path(model).is_file():
+            raise SpyrecError(f"model file {model} does not exist")
+        if suffix == ".sir":
+            return _read_sir(Path(model), bind, const)
+        if suffix != ".onnx":
+            raise SpyrecError(
+                f"model {model}: its name must end in .onnx or .sir, which tells the kind of file"
+            )
+    elif type(model).__name__ != "ModelProto":
+        raise SpyrecError(
+            f"a model of type {type(model).__name__} cannot be compiled; expected a path or an "
+            "onnx.ModelProto"
+        )
+    from spyrec.frontend import import_onnx
+
+    return import_onnx(model, bind, const)
+
+
+def _read_sir(path: Path, bind: Mapping[str, int], const: Mapping[str, Any]) -> Module:
+    from spyrec.ir.parser import parse_module
+
+    if bind or const:
+        raise SpyrecError(f"model {path}: IR text states its shapes; leave bind and const out")
+    try:
+        return parse_module(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise SpyrecError(f"model {path} is not UTF-8 text: {error}") from None
+
+
+def load(path: str | Path) -> Program:
+    """The program in an object file. SimError when damaged, OSError when it cannot be read."""
+    return Program(objfile.load_program(path))
+
+
+def simulate(
+    program: Program,
+    inputs: Mapping[str, Array] | None = None,
+    *,
+    timing_only: bool = False,
+    seed: int = 0,
+    device: str | DeviceSpec | None = None,
+    trace: str | Path | None = None,
+    progress: Progress = silent,
+) -> Result:
+    """Run a program on the simulated device.
+
+    ``inputs``: arrays by model input name, in the model's own element types and shapes; random ones
+    from ``seed`` when None. ``timing_only`` counts cycles without computing numbers. ``device``
+    replaces the machine the program was compiled for. ``trace``: where to write a Chrome trace.
+
+    Raises SpyrecError (inputs do not fit), SimError (the program breaks a rule of the machine),
+    OSError (the trace cannot be written).
+    """
+    machine = _machine(program, device)
+    given: Mapping[str, Array] = {}
+    if inputs is not None:
+        given = {name: np.asarray(array) for name, array in inputs.items()}
+        runtime.check(program.inputs, given)
+    elif not timing_only:
+        given = runtime.random_inputs(program.inputs, seed)
+    fed = [] if timing_only else [(port, given[port.name]) for port in program.inputs]
+    packed = {port.buffer.name: runtime.pack(port, array) for port, array in fed}
+    start = time.perf_counter()
+    with _tracing(trace, machine) as observer:
+        ran = run(
+            program.code, machine, packed, timing_only=timing_only, observer=observer,
+            progress=lambda done, all_: progress("simulating", done, all_),
+        )
+    wall_s = time.perf_counter() - start
+    got = [] if timing_only else [
+        (port, runtime.unpack(port, ran.outputs[port.buffer.name])) for port in program.outputs
+    ]
+    kernels = kernel_rows(program.code, machine, ran.launches)
+    totals = run_totals(ran, kernels, machine)
+    meta = program.code.meta
+    facts = Report(
+        spyrec=__version__, model=meta.get("model", ""), device=machine.name,
+        numerics=meta.get("numerics", ""), total_cycles=totals.cycles, total_us=totals.us,
+        clock_mhz=machine.clock_mhz, functional=not timing_only, wall_s=round(wall_s, 6),
+        events=ran.events, kernels=kernels,
+    )
+    warnings = (*runtime.overflow_warnings(fed), *runtime.nan_warnings(got))
+    return Result({port.name: array for port, array in got}, kernels, totals, warnings, facts)
+
+
+def _machine(program: Program, device: str | DeviceSpec | None) -> DeviceSpec:
+    if device is None:
+        return program.device
+    return load_device(device) if isinstance(device, str) else device
+
+
+@contextmanager
+def _tracing(path: str | Path | None, device: DeviceSpec) -> Iterator[ChromeTrace | None]:
+    """An observer that writes to ``path``, which appears once the run has succeeded."""
+    if path is None:
+        yield None
+        return
+    with files.atomic_file(path) as file:
+        text = io.TextIOWrapper(file, encoding="utf-8")
+        try:
+            observer = ChromeTrace(text, device)
+            yield observer
+            observer.close()
+        finally:
+            text.detach()  # flushes, and leaves the file to whoever opened it
+
+
+def read_plan(path: str | Path) -> dict[str, Any]:
+    """A plan file. SpyrecError when it is not JSON or not an object."""
+    try:
+        plan = json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise SpyrecError(f"plan {path} is not valid JSON: {error}") from None
+    if not isinstance(plan, dict):
+        raise SpyrecError(f"plan {path} holds a JSON {type(plan).__name__}; expected an object")
+    return plan

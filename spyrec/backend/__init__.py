@@ -1,0 +1,1 @@
+"""Code generation: a module of the tile stage becomes an object program."""

@@ -1,0 +1,122 @@
+"""The whole object program: buffers with their bytes, kernels, launches in order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from spyrec.ir.core import Module, Op, Value, uses
+from spyrec.ir.layout import Layout
+from spyrec.passes.manager import Target
+from spyrec.passes.residency import home
+from spyrec.sim.formats import encode
+from spyrec.sim.isa import Buffer, Kernel, Launch, Program
+
+from .kernels import Home, Surroundings, build_kernel
+
+FORMATS = {"dl16": {"bool": "dl16"}, "ieee16": {"bool": "f16"}, "fp32": {"bool": "dl16"}}
+
+
+def emit_program(module: Module, target: Target) -> Program:
+    """Code for a module of the tile stage whose tensors all have addresses."""
+    formats = FORMATS[target.numerics]
+    constants = {op.result: op for op in module.body.ops if op.name == "constant"}
+    readers = uses(module.body)
+    outputs = set(module.body.results)
+    scalars = {
+        v: float(np.asarray(op.attrs["value"]).reshape(-1)[0]) for v, op in constants.items() if v.type.size == 1
+    }
+    around = Surroundings(target.device, formats, _homes(module), scalars, frozenset(constants))
+    kernels: list[Kernel] = []
+    launches: list[Launch] = []
+    buffer_of = _buffer_names(module)
+    used: set[Value] = set()
+    waiting: list[Op] = []
+    for op in module.body.ops:
+        if op.name == "relayout":
+            waiting.append(op)
+        elif op.name == "kernel":
+            kernel, params = build_kernel(op, waiting, around)
+            waiting = []
+            used.update(params)
+            index = _shared(kernels, kernel)
+            after = (len(launches) - 1,) if launches else ()
+            launches.append(Launch(index, tuple((buffer_of[v], 0) for v in params), after, early=bool(op.attrs["early"])))
+    del readers
+    table = {str(n): (int(a), int(s)) for n, a, s in module.attrs["hbm"]}  # type: ignore[union-attr]
+    hosts = dict(module.attrs.get("host_types", ()))  # type: ignore[arg-type]
+    buffers = [_port(v, v.name, "input", table, hosts, formats) for v in module.body.args]
+    for v, op in constants.items():
+        if v in used and v not in outputs:
+            buffers.append(_weights(v, op, table, formats))
+    for op in module.body.ops:
+        for v in op.results:
+            if v in used and v not in constants and v not in outputs:
+                address, size = table[v.name]
+                buffers.append(Buffer(v.name, "temp", size, address))
+    for name, v in zip(module.output_names, module.body.results, strict=True):
+        buffers.append(_port(v, name, "output", table, hosts, formats, label=buffer_of[v]))
+    meta = {"model": module.name, "numerics": target.numerics}
+    return Program(tuple(kernels), tuple(buffers), tuple(launches), target.device.text, meta)
+
+
+def _buffer_names(module: Module) -> dict[Value, str]:
+    """Buffers are named as their values; an output has a prefix so that it cannot meet an input's name."""
+    names: dict[Value, str] = {v: v.name for v in module.body.args}
+    for op in module.body.ops:
+        for v in op.results:
+            names[v] = v.name
+    return names
+
+
+def _homes(module: Module) -> dict[Value, Home]:
+    where: dict[Value, int] = {}
+    out: dict[Value, Home] = {}
+    for op in module.body.ops:
+        if op.name == "relayout":
+            where[op.result] = int(op.attrs["lx"])  # type: ignore[arg-type]
+        elif op.name == "kernel":
+            table = {str(n): int(a) for n, a, _ in op.attrs["lx"]}  # type: ignore[union-attr]
+            for r in op.results:
+                if r.name in table:
+                    where[r] = table[r.name]
+        for i, v in enumerate(op.results):
+            boxes = home(op, i)
+            if boxes is not None:
+                out[v] = where[v], boxes
+    return out
+
+
+def _shared(kernels: list[Kernel], kernel: Kernel) -> int:
+    """The index of the kernel; equal code is kept once (the name, the notes and the facts are the first's)."""
+    for i, known in enumerate(kernels):
+        if replace(kernel, name=known.name, notes=known.notes, info=known.info) == known and known.notes == kernel.notes:
+            return i
+    kernels.append(kernel)
+    return len(kernels) - 1
+
+
+def _port(
+    v: Value, name: str, kind: str, table: Mapping[str, tuple[int, int]], hosts: Mapping[str, str],
+    formats: Mapping[str, str], label: str | None = None,
+) -> Buffer:
+    address, size = table[v.name]
+    kept = v.type.dtype.name
+    meta = {
+        "name": name, "dtype": str(hosts.get(name, kept)), "shape": "x".join(map(str, v.type.static_shape)),
+        "device_dtype": formats.get(kept, kept), "layout": str(v.type.layout),
+    }
+    return Buffer(label or v.name, kind, size, address, None, meta)
+
+
+def _weights(v: Value, op: Op, table: Mapping[str, tuple[int, int]], formats: Mapping[str, str]) -> Buffer:
+    """A constant in the layout its readers want. Padding is zero."""
+    address, size = table[v.name]
+    layout = v.type.layout
+    assert isinstance(layout, Layout)
+    fmt = formats.get(v.type.dtype.name, v.type.dtype.name)
+    array = np.ascontiguousarray(np.asarray(op.attrs["value"]))
+    bits = encode(array.astype(np.float32) if array.dtype == np.bool_ else array, fmt)
+    return Buffer(v.name, "const", size, address, layout.pack(bits).tobytes(), {"dtype": fmt})

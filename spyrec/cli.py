@@ -1,0 +1,107 @@
+"""The command line: the list of commands, and what exit code each kind of failure gets.
+
+0 fine; 1 the model, program, data or a file is at fault; 2 usage; 70 a defect of spyrec;
+130 interrupted. Commands import what they need when they run, so that --help is instant.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shlex
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from spyrec import __version__
+from spyrec.ir.errors import SpyrecError
+from spyrec.sim.errors import SimError
+
+FAULT, USAGE, DEFECT, INTERRUPTED = 1, 2, 70, 130
+
+COMMANDS = {
+    "compile": "cli_compile",
+    "simulate": "cli_simulate",
+    "disasm": "cli_asm",
+    "asm": "cli_asm",
+    "devices": "cli_lists",
+    "passes": "cli_lists",
+    "ops": "cli_lists",
+}
+"""Command -> the module that holds it, imported when the command is asked for."""
+
+
+class Commands(click.Group):
+    """A group that imports a command's module only when the command is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"spyrec.{COMMANDS[cmd_name]}")
+        command = getattr(module, f"{cmd_name}_command")
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="spyrec")
+@click.option("--debug", is_flag=True, help="Show the Python traceback of a failure.")
+@click.pass_context
+def cli(ctx: click.Context, debug: bool) -> None:
+    """Compile models for a Spyre-class dataflow accelerator and simulate them cycle by cycle."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command line and leave the process with its exit code."""
+    sys.exit(run(sys.argv[1:] if argv is None else argv))
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run one command line and return its exit code; failures are told on stderr."""
+    args = list(argv)
+    debug = "--debug" in args
+    if debug:  # may stand anywhere on the line
+        args.remove("--debug")
+    try:
+        result = cli.main(args, prog_name="spyrec", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        _say("interrupted; files that were being written are left as they were")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # the reader of our output went away; nothing is wrong, and nothing more can be said there
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAULT
+    except (SpyrecError, SimError) as error:
+        return _fault("\n".join([str(error), *getattr(error, "__notes__", [])]), debug)
+    except OSError as error:
+        name = f"{error.filename}: " if error.filename else ""
+        return _fault(f"{name}{error.strerror or error}", debug)
+    except MemoryError as error:
+        return _fault(f"not enough memory: {str(error) or 'an allocation failed'}", debug)
+    except Exception as error:
+        _say(f"defect of spyrec: {type(error).__name__}: {error}")
+        if debug:
+            traceback.print_exc()
+        _say(f"reproduce it with: {shlex.join(['spyrec', '--debug', *args])}")
+        return DEFECT
+
+
+def _fault(message: str, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    _say(message)
+    return FAULT
+
+
+def _say(message: str) -> None:
+    for line in message.splitlines() or [""]:
+        click.echo(f"spyrec: {line}" if not line.startswith((" ", "\t")) else line, err=True)

@@ -1,0 +1,159 @@
+"""``spyrec compile``: a model file becomes an object file, a listing or IR text."""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from spyrec.api import Program
+    from spyrec.passes.manager import Hook
+
+
+def _pairs(name: str, values: Sequence[str]) -> dict[str, str]:
+    """``KEY=VALUE`` options as a dict; the key may itself hold "=" no more than a name may."""
+    found: dict[str, str] = {}
+    for text in values:
+        key, equals, value = text.rpartition("=")
+        if not equals or not key or not value:
+            raise click.UsageError(f"{name} {text!r}: expected the form KEY=VALUE")
+        if key in found:
+            raise click.UsageError(f"{name} {key} is given twice")
+        found[key] = value
+    return found
+
+
+def parse_bind(values: Sequence[str]) -> dict[str, int]:
+    """``["batch=1", "x:0=4"]`` -> ``{"batch": 1, "x:0": 4}``; click.UsageError on anything else."""
+    found = {}
+    for key, value in _pairs("--bind", values).items():
+        if not (value.isascii() and value.isdigit()):
+            raise click.UsageError(f"--bind {key}={value}: expected a whole number, 0 or more")
+        found[key] = int(value)
+    return found
+
+
+def parse_const(values: Sequence[str]) -> dict[str, Any]:
+    """``["flag=true", "k=[1, 2]"]`` -> numbers, truth values or nested lists of them.
+
+    The value may also be the path of an ``.npy`` file. click.UsageError on anything else.
+    """
+    return {k: _const(k, v) for k, v in _pairs("--const", values).items()}
+
+
+def _const(key: str, text: str) -> Any:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if text.endswith(".npy"):
+        import numpy as np
+
+        return np.load(text, allow_pickle=False)
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        value = None
+    if not _numeric(value):
+        raise click.UsageError(
+            f"--const {key}={text}: expected a number, true, false, a list of them or a .npy file"
+        )
+    return value
+
+
+def _numeric(value: object) -> bool:
+    if isinstance(value, list):
+        return all(_numeric(v) for v in value)
+    return isinstance(value, bool | int | float)
+
+
+@click.command("compile")
+@click.argument("model", type=click.Path(dir_okay=False))
+@click.option("-o", "--output", type=click.Path(dir_okay=False),
+              help="File to write. Default: MODEL's name with .spx, here; stdout for text.")
+@click.option("--bind", multiple=True, metavar="DIM=INT",
+              help="Size of a dynamic dimension, by its name or as INPUT:AXIS=INT.")
+@click.option("--const", multiple=True, metavar="INPUT=VALUE",
+              help="Fix an input to a number, a list, or the array in an .npy file.")
+@click.option("--device", default="spyre", show_default=True, metavar="NAME|FILE.toml",
+              help="Machine to compile for.")
+@click.option("--passes", metavar="SPEC", help="Pipeline to run instead of the usual one.")
+@click.option("--plan", type=click.Path(dir_okay=False), help="Decisions to pin, .json.")
+@click.option("--emit-plan", type=click.Path(dir_okay=False), help="Where to write the full plan.")
+@click.option("--emit", type=click.Choice(["ir", "asm", "spx"]), default="spx", show_default=True,
+              help="IR text, assembler listing or object file.")
+@click.option("--print-after", metavar="PASS|all", help="Show the IR after a pass, on stderr.")
+@click.option("--verify-each", is_flag=True, help="Check the IR's rules after every pass.")
+@click.option("--numerics", type=click.Choice(["dl16", "ieee16", "fp32"]), default="dl16",
+              show_default=True, help="Format tensors live in on the device.")
+def compile_command(
+    model: str,
+    output: str | None,
+    bind: Sequence[str],
+    const: Sequence[str],
+    device: str,
+    passes: str | None,
+    plan: str | None,
+    emit_plan: str | None,
+    emit: str,
+    print_after: str | None,
+    verify_each: bool,
+    numerics: Any,
+) -> None:
+    """Compile MODEL (.onnx, or IR text in .sir) into a program for the simulated device."""
+    bindings, constants = parse_bind(bind), parse_const(const)
+    from spyrec import api, files
+    from spyrec.progress import progress_bar
+
+    pinned = api.read_plan(plan) if plan is not None else None
+    with progress_bar() as progress:
+        program = api.compile(
+            model, bind=bindings, const=constants, device=device, numerics=numerics, passes=passes,
+            plan=pinned, hook=_hook(print_after, verify_each), progress=progress,
+        )
+    for warning in program.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    if emit_plan is not None:
+        files.write_text(emit_plan, json.dumps(program.plan, indent=1) + "\n")
+    if emit == "spx":
+        target = output or f"{Path(model).stem}.spx"
+        program.save(target)
+        click.echo(
+            f"{target}: {len(program.code.kernels)} kernels, {len(program.code.launches)} launches"
+        )
+        return
+    text = _text(program, emit)
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        files.write_text(output, text)
+
+
+def _hook(print_after: str | None, verify_each: bool) -> Hook | None:
+    from spyrec.ir.errors import PassError
+    from spyrec.passes import manager
+    from spyrec.passes.pipeline import registry
+
+    parts = []
+    if print_after is not None:
+        if print_after not in ("all", *registry()):
+            raise PassError(f"--print-after: no pass is called {print_after!r}; see spyrec passes")
+        parts.append(manager.print_after(sys.stderr, print_after))
+    if verify_each:
+        parts.append(manager.verify_each())
+    return manager.hooks(*parts) if parts else None
+
+
+def _text(program: Program, emit: str) -> str:
+    if emit == "asm":
+        from spyrec.sim.listing import disassemble
+
+        return disassemble(program.code)
+    from spyrec.ir.printer import print_module
+
+    assert program.module is not None
+    return print_module(program.module)

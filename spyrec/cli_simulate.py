@@ -1,0 +1,63 @@
+"""``spyrec simulate``: run an object file, print its kernels, write what was asked for."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+PIPE_COLUMNS = 1000  # a pipe has no width, so nothing is shortened to fit it
+
+
+@click.command("simulate")
+@click.argument("program", type=click.Path(dir_okay=False))
+@click.option("--inputs", type=click.Path(dir_okay=False), help="Arrays by model input name, .npz.")
+@click.option("--outputs", type=click.Path(dir_okay=False), help="Where the outputs go, .npz.")
+@click.option("--timing-only", is_flag=True, help="Count cycles without computing any number.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
+              help="Of the random inputs that are made when --inputs is not given.")
+@click.option("--trace", type=click.Path(dir_okay=False), help="Where a Chrome trace goes, .json.")
+@click.option("--report", type=click.Path(dir_okay=False), help="Where the report goes, .json.")
+@click.option("--device", metavar="NAME|FILE.toml",
+              help="Machine to run on instead of the one the program was compiled for.")
+def simulate_command(
+    program: str,
+    inputs: str | None,
+    outputs: str | None,
+    timing_only: bool,
+    seed: int,
+    trace: str | None,
+    report: str | None,
+    device: str | None,
+) -> None:
+    """Simulate PROGRAM.spx, compute its outputs and print one line per kernel."""
+    if timing_only and outputs:
+        raise click.UsageError("--timing-only computes no numbers, so it has no --outputs to write")
+    from rich.console import Console
+
+    from spyrec import api, files, runtime
+    from spyrec.progress import progress_bar
+    from spyrec.table import MIN_COLUMNS, kernel_table
+
+    loaded = api.load(program)
+    arrays = None
+    if inputs is not None:
+        arrays = files.read_npz(inputs, lambda given: runtime.check(loaded.inputs, given, inputs))
+    elif not timing_only:
+        click.echo(f"inputs: none given, so random ones are made (seed {seed})", err=True)
+    with progress_bar() as progress:
+        result = api.simulate(
+            loaded, arrays, timing_only=timing_only, seed=seed, device=device, trace=trace,
+            progress=progress,
+        )
+    for warning in result.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    if outputs is not None:
+        files.write_npz(outputs, result.outputs)
+    if report is not None:
+        files.write_text(report, result.report().as_json())
+    columns = max(Console().width, MIN_COLUMNS) if sys.stdout.isatty() else PIPE_COLUMNS
+    Console(width=columns).print(kernel_table(result.kernels, result.totals, columns))
+    for what, path in (("outputs", outputs), ("report", report), ("trace", trace)):
+        if path is not None:
+            click.echo(f"{what}: {path}")

@@ -1,0 +1,74 @@
+"""From a tensor module to an object program: the pipeline, then code generation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from spyrec.backend.program import emit_program
+from spyrec.ir.core import Module
+from spyrec.ir.errors import CapacityError
+from spyrec.passes.manager import Hook, Pass, Target, no_hook, run_pipeline
+from spyrec.passes.pipeline import PIPELINE, registry
+from spyrec.passes.pipeline_text import parse_pipeline
+from spyrec.passes.residency import RingRelayout
+from spyrec.sim.isa import Program
+
+Progress = Callable[[str, int, int], None]
+SHARES = (0.5, 0.4, 0.3, 0.2, 0.1, 0.0)  # of the scratchpad for tensors between kernels, tried in turn
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """``module`` is the IR after the last pass; ``plan`` every decision, by kernel name."""
+
+    program: Program
+    module: Module
+    plan: Mapping[str, Any] = field(default_factory=dict)
+
+
+def compile_module(
+    module: Module, target: Target, *, pipeline: str | None = None, plan: Mapping[str, Any] | None = None,
+    hook: Hook | None = None, progress: Progress | None = None,
+) -> Compiled:
+    """Run the pipeline (the usual one, or the one given as text) and generate code.
+
+    Raises SpyrecError when the model, the pipeline or the plan is at fault.
+    """
+    passes = PIPELINE if pipeline is None else parse_pipeline(pipeline, registry())
+    watch = hook or no_hook
+    done = 0
+
+    def report(step: Pass, before: Module, after: Module, seconds: float) -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(step.name, min(done, len(passes)), len(passes) + 1)
+        watch(step, before, after, seconds)
+
+    final = _plan_with_room(module, passes, target, report)
+    program = emit_program(final, target)
+    if progress is not None:
+        progress("codegen", len(passes) + 1, len(passes) + 1)
+    return Compiled(program, final, {})
+
+
+def _plan_with_room(module: Module, passes: tuple[Pass, ...], target: Target, hook: Hook) -> Module:
+    """Run the passes; when the scratchpad is too small for what was to stay on chip, plan again from there with
+    a smaller share."""
+    split = next((i for i, p in enumerate(passes) if isinstance(p, RingRelayout)), None)
+    if split is None:
+        return run_pipeline(module, passes, target, hook)
+    start = run_pipeline(module, passes[:split], target, hook)
+    first = passes[split]
+    assert isinstance(first, RingRelayout)
+    shares = [first.share, *(s for s in SHARES if s < first.share)]
+    for share in shares:
+        rest = (replace(first, share=share), *passes[split + 1:])
+        try:
+            return run_pipeline(start, rest, target, hook)
+        except CapacityError:
+            if share == shares[-1]:
+                raise
+    raise AssertionError("the last share either returns or raises")

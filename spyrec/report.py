@@ -1,0 +1,137 @@
+"""What a run tells its reader: one row per distinct kernel launch, totals, and both as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+
+from spyrec.sim.device import DeviceSpec
+from spyrec.sim.isa import Kernel, Program
+from spyrec.sim.stats import LaunchStats, RunResult
+
+BOUNDS = {
+    "pt": "compute", "sfp": "vector", "hbm": "memory", "ring": "ring", "latency": "latency",
+}
+"""What the simulator calls the busiest resource -> what the report calls it."""
+
+
+@dataclass(frozen=True)
+class KernelRow:
+    """One kernel as launched; launches equal in kernel and in every number are one row.
+
+    ``count``: how many launches the row stands for. ``start_cycle``: of the first of them. All
+    other numbers are of one launch. ``macs``: useful multiply-accumulates, all cores together;
+    ``compute_floor_us``: the time they take at the peak rate of all the card's cores;
+    ``pt_utilisation``: that over ``us``; ``memory_floor_us``: HBM bytes, both ways, over the bus
+    rate; ``lx_peak_bytes``: of the fullest core. ``bound`` is what was busy longest, "latency"
+    when nothing was busy for half of the time.
+    """
+
+    name: str
+    ops: tuple[str, ...]
+    source: tuple[str, ...]
+    count: int
+    start_cycle: int
+    cycles: int
+    us: float
+    cores: int
+    macs: int
+    pt_utilisation: float
+    hbm_read_bytes: int
+    hbm_write_bytes: int
+    ring_bytes: int
+    lx_peak_bytes: int
+    compute_floor_us: float
+    memory_floor_us: float
+    bound: str
+
+
+@dataclass(frozen=True)
+class Totals:
+    """The run as a whole, first start to last end; ``pt_utilisation`` as in KernelRow."""
+
+    cycles: int
+    us: float
+    pt_utilisation: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """A run: what ran where, its totals and its kernels in launch order.
+
+    ``wall_s``: seconds the simulation itself took; ``events``: those the engine handled.
+    """
+
+    spyrec: str
+    model: str
+    device: str
+    numerics: str
+    total_cycles: int
+    total_us: float
+    clock_mhz: int
+    functional: bool
+    wall_s: float
+    events: int
+    kernels: tuple[KernelRow, ...]
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain dicts and lists, the keys in the order of the report file."""
+        return asdict(self)
+
+    def as_json(self) -> str:
+        """The text of the report file."""
+        return json.dumps(self.as_dict(), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def kernel_rows(
+    program: Program, device: DeviceSpec, launches: Sequence[LaunchStats]
+) -> tuple[KernelRow, ...]:
+    """The rows of a run, by the first launch of each."""
+    rows: dict[tuple[int, KernelRow], KernelRow] = {}
+    for stats in launches:
+        index = program.launches[stats.index].kernel
+        row = _row(program.kernels[index], device, stats)
+        key = (index, replace(row, start_cycle=0))
+        seen = rows.get(key)
+        rows[key] = row if seen is None else replace(seen, count=seen.count + 1)
+    return tuple(rows.values())
+
+
+def run_totals(result: RunResult, kernels: Sequence[KernelRow], device: DeviceSpec) -> Totals:
+    """Totals over all launches."""
+    floor_us = sum(k.compute_floor_us * k.count for k in kernels)
+    us = device.us(result.total_cycles)
+    return Totals(result.total_cycles, us, floor_us / us if us else 0.0)
+
+
+def _row(kernel: Kernel, device: DeviceSpec, stats: LaunchStats) -> KernelRow:
+    macs = int(kernel.info.get("macs", stats.macs))
+    us = device.us(stats.cycles)
+    compute_us = device.us(macs / (device.pt.macs_per_cycle * device.cores.count))
+    moved = stats.hbm_read_bytes + stats.hbm_write_bytes
+    return KernelRow(
+        name=kernel.name,
+        ops=_ops(kernel),
+        source=tuple(dict.fromkeys(node for note in kernel.notes for node in note.nodes)),
+        count=1,
+        start_cycle=stats.start_cycle,
+        cycles=stats.cycles,
+        us=us,
+        cores=stats.cores_used,
+        macs=macs,
+        pt_utilisation=compute_us / us if us else 0.0,
+        hbm_read_bytes=stats.hbm_read_bytes,
+        hbm_write_bytes=stats.hbm_write_bytes,
+        ring_bytes=stats.ring_bytes,
+        lx_peak_bytes=stats.lx_peak_bytes,
+        compute_floor_us=compute_us,
+        memory_floor_us=device.us(moved / device.hbm.bytes_per_cycle),
+        bound=BOUNDS[stats.bound],
+    )
+
+
+def _ops(kernel: Kernel) -> tuple[str, ...]:
+    """The IR ops a kernel carries out: as the code generator lists them, else from its notes."""
+    listed = str(kernel.info.get("ops", "")).replace(",", " ").split()
+    return tuple(listed or dict.fromkeys(note.op for note in kernel.notes if note.op))

@@ -1,0 +1,124 @@
+"""The documents tell the truth: every command in them runs, every link leads somewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from spyrec import cli
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+
+
+@dataclass(frozen=True)
+class Snippet:
+    document: str
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.document}:{self.line}"
+
+
+def snippets() -> list[Snippet]:
+    """Each shell line and each Python block of the documents, in reading order."""
+    found = []
+    for path in DOCUMENTS:
+        text = path.read_text("utf-8")
+        for block in BLOCK.finditer(text):
+            line = text.count("\n", 0, block.start()) + 2
+            language, body = block[1], block[2]
+            if language == "sh":
+                joined = body.replace("\\\n", " ")
+                found += [
+                    Snippet(path.name, line, language, command)
+                    for command in joined.splitlines()
+                    if command.strip() and not command.startswith("#")
+                ]
+            elif language == "python":
+                found.append(Snippet(path.name, line, language, body))
+    return found
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder as a reader has it after `make demo` made the models."""
+    folder = tmp_path_factory.mktemp("desk")
+    subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "make_models.py"), str(folder / "demo")],
+        check=True, stdout=subprocess.DEVNULL,
+    )
+    before = Path.cwd()
+    os.chdir(folder)
+    yield folder
+    os.chdir(before)
+
+
+@pytest.mark.xdist_group("documents")
+def test_every_command_in_the_documents_runs(desk: Path) -> None:
+    ran = {"sh": 0, "python": 0}
+    for snippet in snippets():
+        run_snippet(snippet)
+        ran[snippet.language] += 1
+    assert ran["sh"] >= 4
+    assert ran["python"] >= 1
+
+
+def run_snippet(snippet: Snippet) -> None:
+    if snippet.language == "python":
+        with contextlib.redirect_stdout(io.StringIO()):
+            exec(builtin_compile(snippet), {"__name__": "snippet"})
+        return
+    words = shlex.split(snippet.text)
+    if words[0] == "make":
+        plan = subprocess.run(
+            ["make", "--dry-run", *words[1:]], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert plan.returncode == 0, f"{snippet}: {snippet.text}: {plan.stderr}"
+    elif words[0] == "spyrec":
+        assert cli.run(words[1:]) == 0, f"{snippet}: {snippet.text}"
+    else:
+        raise AssertionError(f"{snippet}: nothing here knows how to run {words[0]!r}")
+
+
+def builtin_compile(snippet: Snippet) -> object:
+    return compile(snippet.text, str(snippet), "exec")
+
+
+def test_every_link_of_the_documents_leads_somewhere() -> None:
+    broken = [
+        f"{path.name}: {target}"
+        for path in DOCUMENTS
+        for target in LINK.findall(path.read_text("utf-8"))
+        if "://" not in target and not (path.parent / target).exists()
+    ]
+    assert broken == []
+
+
+def test_help_of_make_names_every_target() -> None:
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    [phony] = re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
+    listed = set(re.findall(r"make (\S+) ", makefile))
+    assert set(phony.split()) - {"help", "venv"} <= listed
+
+
+def test_every_dependency_is_explained() -> None:
+    text = (ROOT / "pyproject.toml").read_text("utf-8")
+    explained = (ROOT / "docs" / "dependencies.md").read_text("utf-8")
+    names = re.findall(r'"([a-z-]+)>=', text)
+    assert [n for n in names if n not in ("setuptools", "torch") and n not in explained] == []
+    assert "numpy" in names
