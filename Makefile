@@ -42,7 +42,7 @@ test-all: $(READY)
 	$(BIN)/python -m pytest -n $(JOBS) -m "slow or not slow"
 
 check: $(READY)
-	$(BIN)/ruff check ir sim passes spyrec tests
+	$(BIN)/ruff check ir sim passes spyrec tests examples benchmarks
 	$(BIN)/mypy -p spyrec
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -n $(JOBS)

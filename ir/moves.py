@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -172,19 +172,25 @@ def tidy(piece: Piece) -> Piece:
 
 
 def _join(pieces: list[Piece]) -> list[Piece]:
-    """Join pairs until none is left: first those that continue each other, then equal ones."""
-    for rule in (_continued, _repeated):
-        again = True
-        while again:
-            again = False
-            for i, j in combinations(range(len(pieces)), 2):
-                a, b = sorted((pieces[i], pieces[j]), key=lambda piece: piece.dst.offsets)
-                joined = rule(a, b) if a.operand == b.operand else None
-                if joined is not None:
-                    rest = [p for k, p in enumerate(pieces) if k not in (i, j)]
-                    pieces, again = [*rest, tidy(joined)], True
-                    break
-    return pieces
+    """Join pairs until none is left: those that continue each other before those that are alike."""
+    while True:
+        pair = _joinable(pieces, _continued) or _joinable(pieces, _repeated)
+        if pair is None:
+            return pieces
+        i, j, joined = pair
+        pieces = [*(p for k, p in enumerate(pieces) if k not in (i, j)), tidy(joined)]
+
+
+def _joinable(
+    pieces: Sequence[Piece], rule: Callable[[Piece, Piece], Piece | None]
+) -> tuple[int, int, Piece] | None:
+    """The first pair that ``rule`` makes one piece of."""
+    for i, j in combinations(range(len(pieces)), 2):
+        a, b = sorted((pieces[i], pieces[j]), key=lambda piece: piece.dst.offsets)
+        joined = rule(a, b) if a.operand == b.operand else None
+        if joined is not None:
+            return i, j, joined
+    return None
 
 
 def _steps(piece: Piece) -> list[tuple[int, ...]]:

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from spyrec.ir.core import Module
 
-from .dce import remove_dead
 from .manager import Target
 from .rule import apply_rules
 from .rules_canonical import CANONICAL_RULES
@@ -45,4 +44,4 @@ class Canonicalize:
 
 def canonicalize(module: Module) -> Module:
     """The module after all canonical rules, without what became dead."""
-    return remove_dead(apply_rules(module, CANONICAL_RULES))
+    return apply_rules(module, CANONICAL_RULES)

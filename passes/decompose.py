@@ -9,10 +9,10 @@ from typing import ClassVar
 from spyrec.ir.core import Module, walk
 from spyrec.ir.errors import PassError
 
-from .dce import remove_dead
 from .manager import Target
 from .primitives import is_primitive
 from .rule import Rule, apply_rules
+from .rules_affine import AFFINE_RULES
 from .rules_control import CONTROL_RULES
 from .rules_conv import CONV_RULES
 from .rules_einsum import EINSUM_RULES
@@ -39,6 +39,7 @@ RULES: tuple[Rule, ...] = (
     *MOVE_RULES,
     *INDEX_RULES,
     *EINSUM_RULES,
+    *AFFINE_RULES,
 )
 
 NODES_SHOWN = 3
@@ -77,7 +78,7 @@ def decompose(module: Module, counts: Counter[str] | None = None) -> Module:
     Dimensions must be bound. PassError lists every op that is left and is not primitive.
     """
     module = apply_rules(module, BATCH_NORM_FOLDS, counts)
-    module = remove_dead(apply_rules(module, RULES, counts))
+    module = apply_rules(module, RULES, counts)
     left: dict[str, list[str]] = {}
     for op in walk(module.body):
         if not is_primitive(op):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from spyrec.ir.core import Attr, Builder, Loc, Module, Op, Value, walk
+from spyrec.ir.core import Builder, Loc, Module, Op, Value, walk
 from spyrec.ir.interp import run_op
 from spyrec.ir.rounding import round_to
 from spyrec.ir.types import DTYPES, DType
@@ -78,7 +78,7 @@ class Emit:
             return None
         first = array.reshape(-1)[0]
         same = array.size == 1 or bool(np.all(array == first))
-        return first.item() if same else None  # type: ignore[no-any-return]
+        return first.item() if same else None
 
     def made_by(self, value: Value, *names: str) -> Op | None:
         """The op that makes ``value`` if it has one of these names."""
@@ -90,7 +90,7 @@ class Emit:
 
     # --- doing ------------------------------------------------------------------------------
 
-    def ops(self, name: str, *operands: Value, **attrs: Attr) -> tuple[Value, ...]:
+    def ops(self, name: str, *operands: Value, **attrs: Any) -> tuple[Value, ...]:
         """Emit an op; its results. Operands that are all constant make it a constant."""
         made = self.builder.op(name, operands, loc=self.loc, **attrs)
         arrays = [self.known(v) for v in operands]
@@ -104,7 +104,7 @@ class Emit:
         self.facts.note(made)
         return made.results
 
-    def op(self, name: str, *operands: Value, **attrs: Attr) -> Value:
+    def op(self, name: str, *operands: Value, **attrs: Any) -> Value:
         """``ops`` for an op with one result."""
         (result,) = self.ops(name, *operands, **attrs)
         return result

@@ -37,11 +37,27 @@ class Fuse:
     lx_share: float = 0.4  # of the scratchpad a fused tile may plan with
 
     def run(self, module: Module, target: Target) -> Module:
+        module = _own_outputs(module)
         groups = Grouper(module, int(target.device.lx.usable_bytes * self.lx_share)).run()
         build = _KernelBuilder(module)
         for group in groups:
             build.add(group)
         return build.module().with_attrs(stage="device")
+
+
+def _own_outputs(module: Module) -> Module:
+    """Each output becomes a tensor of its own: an echoed input, a constant or a repeated result is copied."""
+    builder = Builder(names(module))
+    builder.ops.extend(module.body.ops)
+    constants = {op.result for op in module.body.ops if op.name == "constant"}
+    taken = {*module.body.args, *constants}
+    results = []
+    for v in module.body.results:
+        if v in taken:
+            v = builder.op("reshape", [v], loc=Loc((v.name,)), hint=f"{v.name}_out", shape=v.type.shape).result
+        taken.add(v)
+        results.append(v)
+    return replace(module, body=Block(module.body.args, tuple(builder.ops), tuple(results)))
 
 
 class _KernelBuilder:
@@ -116,7 +132,6 @@ class _KernelBuilder:
         self.mapped.update(zip(results, outer, strict=True))
 
     def _move(self, op: Op) -> None:
-        steps = [op]
         spec = as_move(op)
         if spec is None:
             specs = reshape_via_flat(op.operands[0].type.static_shape, op.results[0].type.static_shape)
@@ -134,7 +149,6 @@ class _KernelBuilder:
             out_map = identity_map(rank1(type_), rank1(type_), len(dims))
             self._kernel("move", [replace(move, name="move")], source, (result,), dims, maps, (out_map,))
             source = (result,)
-        del steps
 
 
 def _title(ops: list[Op]) -> str:

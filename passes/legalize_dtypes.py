@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from spyrec.ir.core import Attr, Block, Builder, Module, Op, Value
+from spyrec.ir.core import Block, Builder, Module, Op, Value
 from spyrec.ir.errors import PassError
 from spyrec.ir.rounding import FORMATS, int_range, round_to
 from spyrec.ir.types import DTYPES, DType
@@ -132,7 +132,7 @@ class _Legalizer:
             case _:
                 return self.emit(op, op.name, operands, dict(op.attrs))
 
-    def emit(self, op: Op, name: str, operands: Sequence[Value], attrs: dict[str, Attr]) -> Value:
+    def emit(self, op: Op, name: str, operands: Sequence[Value], attrs: dict[str, Any]) -> Value:
         value = attrs.get("value")
         if name == "pad" and isinstance(value, float) and operands[0].type.dtype.bits == 16:
             attrs["value"] = float(saturated(np.array(value), operands[0].type.dtype))
@@ -216,7 +216,7 @@ def _limits(dtype: DType) -> tuple[float, float]:
     """Largest and smallest positive finite value."""
     if dtype.name in FORMATS:
         return FORMATS[dtype.name].largest, FORMATS[dtype.name].smallest
-    info = np.finfo(dtype.np_dtype)
+    info = np.finfo(np.float16)
     return float(info.max), float(info.smallest_subnormal)
 
 

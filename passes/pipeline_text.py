@@ -11,7 +11,8 @@ from spyrec.ir.errors import PassError
 
 from .manager import Pass, Pipeline, Registry
 
-_TOKEN = re.compile(r'\s*([A-Za-z_][\w.-]*|[-+]?[\d.][\w.+-]*|"(?:[^"\\]|\\.)*"|[{},=()])')
+_WORD, _NUMBER, _STRING = r"[A-Za-z_][\w.-]*", r"[-+]?[\d.][\w.+-]*", r'"(?:[^"\\]|\\.)*"'
+_TOKEN = re.compile(rf"\s*({_WORD}|{_NUMBER}|{_STRING}|[{{}},=()])")
 
 Option = bool | int | float | str | None | tuple["Option", ...]
 
@@ -20,8 +21,8 @@ def parse_pipeline(text: str, registry: Registry) -> Pipeline:
     """Passes from text such as ``decompose,fold{limit=1024},dce``.
 
     An option value is a number, ``true``, ``false``, ``none``, a word, a "quoted string", or a
-    tuple ``(1,2)`` of those; quoted strings are JSON. PassError on a syntax error (with its column), an unknown pass or
-    an unknown option (the known ones are listed).
+    tuple ``(1,2)`` of those; quoted strings are JSON. PassError on a syntax error (with its
+    column), an unknown pass or an unknown option (the known ones are listed).
     """
     tokens = _tokens(text)
     at = 0
@@ -59,7 +60,7 @@ def _print_option(value: Any) -> str:
         case None:
             return "none"
         case str():
-            word = re.fullmatch(r"[A-Za-z_][\w.-]*", value)
+            word = re.fullmatch(_WORD, value)
             return value if word and value not in _WORDS else json.dumps(value)
         case tuple():
             return "(" + ",".join(_print_option(v) for v in value) + ")"
@@ -161,7 +162,7 @@ def _make(name: str, options: dict[str, Option], registry: Registry) -> Pass:
     if name not in registry:
         raise PassError(f"no pass is called {name!r}; known: {', '.join(sorted(registry))}")
     make = registry[name]
-    known = [f.name for f in fields(make)] if is_dataclass(make) else []
+    known: list[str] = [f.name for f in fields(make)] if is_dataclass(make) else []
     unknown = [k for k in options if k not in known]
     if unknown:
         options_text = ", ".join(k.replace("_", "-") for k in known) or "it has none"

@@ -62,7 +62,7 @@ PRIMITIVES: dict[str, Callable[[Op], bool]] = {
 }
 """Op -> whether this form of it is primitive: reductions keep dimensions; conv is 2-D, without
 bias, dense or depthwise; pools are 2-D in floor mode; pad is constant and only adds; gather picks
-rows of a matrix."""
+rows of a matrix, and at run time its indices must not be negative."""
 
 
 def is_primitive(op: Op) -> bool:

@@ -14,9 +14,13 @@ from .fold import Fold
 from .legalize_dtypes import LegalizeDtypes
 from .manager import Pass, Registry
 
-CLEAN_UP: tuple[type[Pass], ...] = (Canonicalize, Fold, Cse, Dce)
 PASSES: dict[str, type[Pass]] = {
-    str(p.name): p for p in (*CLEAN_UP, Decompose, LegalizeDtypes)
+    Canonicalize.name: Canonicalize,
+    Fold.name: Fold,
+    Cse.name: Cse,
+    Dce.name: Dce,
+    Decompose.name: Decompose,
+    LegalizeDtypes.name: LegalizeDtypes,
 }
 
 ENTRY_POINT_GROUP = "spyrec.passes"

@@ -12,6 +12,7 @@ from spyrec.ir.core import Builder, Module, Op, Value, rewrite
 from spyrec.ir.errors import PassError
 from spyrec.ir.ops import attributes
 
+from .dce import remove_dead
 from .emit import Emit, facts_of
 
 Exactness = Literal["exact", "rounding", "approximation"]
@@ -42,7 +43,8 @@ class Rule:
 def apply_rules(
     module: Module, rules: Iterable[Rule], counts: Counter[str] | None = None
 ) -> Module:
-    """Rewrite the module's top-level ops until no rule applies; earlier rules come first.
+    """Rewrite the module's top-level ops until no rule applies; earlier rules come first. Ops that
+    nobody reads go as well.
 
     ``counts`` gains how often each rule was used. PassError if a rule changes a type or the rules
     do not come to rest (a defect of the rules).
@@ -53,7 +55,8 @@ def apply_rules(
     used: Counter[str] = Counter() if counts is None else counts
     for _ in range(ROUNDS_MAX):
         before = sum(used.values())
-        module = _one_round(module, by_op, used)
+        # What a rule left unread must go, or it would count as a reader in the next round.
+        module = remove_dead(_one_round(module, by_op, used))
         if sum(used.values()) == before:
             return module
     raise PassError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,8 @@ def inline(e: Emit, block: Block, args: Sequence[Value]) -> list[Value]:
         operands = [mapped.get(v, v) for v in op.operands]
         if op.regions:
             copies = tuple(_clone(e, region, mapped) for region in op.regions)
-            made = e.builder.op(op.name, operands, loc=e.loc, regions=copies, **op.attrs)
+            attrs: dict[str, Any] = dict(op.attrs)
+            made = e.builder.op(op.name, operands, loc=e.loc, regions=copies, **attrs)
             e.facts.note(made)
             results = made.results
         elif op.name == "constant":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,7 @@ def axis_response(op: Op, axis: int, probe: Array) -> Array:
     """What ``op`` does along its axis ``axis``, applied to the last axis of ``probe``."""
     out, lead = op.result.type.static_shape[axis], probe.shape[:-1]
     builder = Builder()
-    attrs = {
+    attrs: dict[str, Any] = {
         **op.attrs,
         "sizes": (*lead, out),
         "scales": (*(1.0 for _ in lead), _scales(op)[axis]),

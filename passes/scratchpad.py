@@ -37,10 +37,10 @@ class Scratchpad:
         # each kernel whose buffers do not fit beside its neighbours' gives up its prefetch first
         while True:
             spans = plan.spans(wanted)
-            where, top = place(spans, lx.reserved_bytes)
-            if top <= lx.bytes:
+            where, top = place(spans, 0)
+            if top <= lx.usable_bytes:
                 return plan.apply(where, wanted)
-            over = [s for s in spans if where[s.name] + s.size > lx.bytes]
+            over = [s for s in spans if where[s.name] + s.size > lx.usable_bytes]
             blamed = {plan.kernel_of.get(s.name) for s in spans if any(
                 s.first <= o.last and o.first <= s.last for o in over)} - {None}
             dropped = frozenset(n for n in wanted if plan.kernel_of[n] in blamed)
@@ -161,4 +161,5 @@ def _gather_buffers(op: Op, nest: Nest) -> list[tuple[str, int, int, bool]]:
     assert r.type.layout is not None
     tile = buffer_sticks(nest.tile, r.type.dtype.bits, r.type.layout.stick_dim) * 128
     rows = -(-nest.local[-2] // 32) if len(nest.extents) > 1 else 1
-    return [(f"{r.name}_idx", max(1, rows) * 128 + 256, 2, False), (f"{r.name}_dst", tile, 2, False)]
+    out = [(f"{r.name}_idx", max(1, rows) * 128 + 256, 2, False)]
+    return out if r.type.space == "lx" else [*out, (f"{r.name}_dst", tile, 2, False)]

@@ -86,12 +86,26 @@ def line_of(node: Node) -> int:
 def num_of(node: Node, cores: int) -> Num:
     match node.data:
         case "affine":
-            start, step = map(integer, tokens_of(node))
-            return _settled([start + step * c for c in range(cores)])
+            start = integer(tokens_of(node)[0])
+            steps = [_core_step(step, cores) for step in trees_of(node)]
+            return _settled([start + sum(step[c] for step in steps) for c in range(cores)])
         case "each":
             return _settled(_runs(node, cores))
         case _:
             return value_of(tokens_of(node)[0])
+
+
+def _core_step(node: Node, cores: int) -> list[int]:
+    step, *folds = map(integer, tokens_of(node))
+    if folds and folds[0] < 1:
+        raise AsmError(f"cores cannot be folded by {folds[0]}; expected 1 or more", line_of(node))
+    match node.data:
+        case "within":
+            return [step * (c % folds[0]) for c in range(cores)]
+        case "across":
+            return [step * (c // folds[0]) for c in range(cores)]
+        case _:
+            return [step * c for c in range(cores)]
 
 
 def _runs(node: Node, cores: int) -> list[int]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .errors import DeviceError
+from .isa import LANES, STICK
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     Ints = TypeVar("Ints", int, NDArray[np.int64])
 
 MAX_TOML_BYTES = 1 << 20
-STICK = 128  # bytes; also the unit of scratchpad and HBM addresses
-LANES = 64  # elements of one vector group
 
 
 @dataclass(frozen=True)

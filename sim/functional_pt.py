@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .extent import core_value
-from .formats import format_of
 from .functional_vec import starts_anew
-from .isa import LANES, STICK, Instr, Operand
+from .isa import LANES, Instr, Operand
 from .memory import Image, Memory
 from .view import Grid, Moment, counts_of, grid, read_groups, write_groups
 
@@ -65,8 +64,7 @@ def _rows(
     own: Image, b: Operand, counts: tuple[int, int, int, int, int], moment: Moment, chunk: int
 ) -> Array:
     """Rows of ``b`` from a chunk of 64 on: [t0, t1, chunks, rows, n, 64]."""
-    row = -(-LANES * format_of(b.dtype).bits // (8 * STICK))
     at = grid(b, counts, moment, B_DIMS)
-    strides = (*at.strides[:3], row, at.strides[4])
+    strides = (*at.strides[:3], 1, at.strides[4])  # row k lies k sticks after the chunk's first
     where = Grid(at.base + chunk * at.strides[2], strides, counts)
     return np.broadcast_to(read_groups(own, where, b.dtype), (*counts, LANES))

@@ -90,8 +90,8 @@ def _source(
     operand: Operand, memory: Memory, counts: tuple[int, ...], moment: Moment, pattern: int
 ) -> Array:
     image = image_of(operand, memory, moment.core)
-    values = read_groups(image, grid(operand, counts, moment), operand.dtype, pattern)
-    return values[..., :1] if operand.splat else values
+    lanes = 1 if operand.splat else LANES
+    return read_groups(image, grid(operand, counts, moment), operand.dtype, pattern, lanes)
 
 
 def _valid_lanes(instr: Instr, full: Array, fold: Fold, moment: Moment) -> Array:

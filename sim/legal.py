@@ -11,7 +11,9 @@ from .errors import SimulationError
 from .formats import format_of
 from .isa import GO, Instr, Kernel, Num, instructions
 
-_UNIFORM = ("program", "reduce", "axes", "lanes", "lane_dim", "acc_levels", "init", "bits", "stride")
+_UNIFORM = (
+    "program", "reduce", "axes", "lanes", "lane_dim", "acc_levels", "init", "bits", "stride",
+)
 
 
 def check_kernel(kernel: Kernel, device: DeviceSpec) -> None:

@@ -229,11 +229,25 @@ def _imm(name: str, value: Num) -> str:
 
 
 def _num(value: Num) -> str:
-    if isinstance(value, tuple) and len(value) > 1:
-        step = value[1] - value[0]
-        if step and all(v == value[0] + step * c for c, v in enumerate(value)):
-            return f"{{{value[0]} + {step}*c}}"
+    if isinstance(value, tuple) and len(list(groupby(value))) > 2:
+        for fold in range(len(value), 1, -1):
+            if steps := _steps(value, fold):
+                return f"{{{value[0]} + {steps}}}"
     return _each(value, str)
+
+
+def _steps(value: tuple[int, ...], fold: int) -> str:
+    """How the number follows from the place of a core in a grid ``fold`` wide; "" if not at all."""
+    within = value[1] - value[0]
+    across = value[fold] - value[0] if fold < len(value) else 0
+    if any(v != value[0] + within * (c % fold) + across * (c // fold) for c, v in enumerate(value)):
+        return ""
+    if fold == len(value):
+        return f"{within}*c"
+    parts = [f"{within}*(c mod {fold})"] * (within != 0) + [f"{across}*(c div {fold})"] * (
+        across != 0
+    )
+    return " + ".join(parts)
 
 
 def _each(value: Num, show: Callable[[int], str]) -> str:

@@ -42,19 +42,24 @@ class Image:
         is not."""
         if not flags.all():
             raise SimulationError(
-                f"{self.label} is read at {self._units(first, first + 1)}, which nothing has written"
+                f"{self.label} is read at {self._units(first, first + 1)}, which nothing has "
+                "written"
             )
 
     def check_writable(self) -> None:
         if self.constant:
             raise SimulationError(f"{self.label} is a constant, but it is written")
 
-    def view(self, storage: Any, base: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+    def view(
+        self, storage: Any, base: int, shape: tuple[int, ...], strides: tuple[int, ...]
+    ) -> Any:
         """A strided window: ``base`` in bytes, ``strides`` in bytes. The caller checked its
         range."""
         return np.ndarray(shape, storage, self.data, base, strides)
 
-    def flags(self, base: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> NDArray[np.bool_]:
+    def flags(
+        self, base: int, shape: tuple[int, ...], strides: tuple[int, ...]
+    ) -> NDArray[np.bool_]:
         """The same window over the shadow bits, everything counted in units."""
         return np.ndarray(shape, np.bool_, self.valid, base, strides)
 

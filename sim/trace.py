@@ -40,7 +40,9 @@ class ChromeTrace:
             self._name(core, f"core {core}")
             for thread, title in enumerate(TITLES):
                 self._meta("thread_name", core, thread, title)
-        args: dict[str, object] = {"launch": launch, "kernel": kernel.name, "instr": text(instr, core)}
+        args: dict[str, object] = {
+            "launch": launch, "kernel": kernel.name, "instr": text(instr, core)
+        }
         if 0 <= instr.note < len(kernel.notes):
             note = kernel.notes[instr.note]
             args |= {"op": note.op, "nodes": ", ".join(note.nodes)}

@@ -114,23 +114,26 @@ def guard_mask(
     return mask
 
 
-def read_groups(image: Image, where: Grid, dtype: str, fill: int = 0) -> Array:
-    """Decoded groups, [*counts, 64] or with 1 in place of a count nothing depends on.
+def read_groups(
+    image: Image, where: Grid, dtype: str, fill: int = 0, lanes: int = LANES
+) -> Array:
+    """The first ``lanes`` of each group, decoded: [*counts, lanes] or with 1 in place of a count
+    nothing depends on.
 
     ``fill`` is the 32-bit pattern that what is masked out reads as (float32, or int32 for formats
     that decode to it).
     """
     where = _squeezed(where)
     kind = format_of(dtype)
-    nbytes = LANES * kind.bits // 8
+    nbytes = lanes * kind.bits // 8
     if prod(where.counts) == 0:
-        return np.zeros((*where.counts, LANES), kind.value)
+        return np.zeros((*where.counts, lanes), kind.value)
     if where.mask is None:
         return _read_regular(image, where, dtype, nbytes)
     mask = where.inside()
     rows = where.addresses()[mask]
     pattern = np.array(fill, np.uint32).view(kind.value)
-    out = np.full((*where.counts, LANES), pattern, kind.value)
+    out = np.full((*where.counts, lanes), pattern, kind.value)
     if len(rows):
         raw = read_rows(image, rows, nbytes).view(kind.storage)
         out[mask] = decode(raw, dtype)
@@ -160,7 +163,7 @@ def _read_regular(image: Image, where: Grid, dtype: str, nbytes: int) -> Array:
 def write_groups(image: Image, where: Grid, values: Array, dtype: str) -> None:
     """Encode ``values`` ([*counts, 64], or what broadcasts to it) and write them."""
     bits = encode(values, dtype)
-    write_bits(image, where, bits)
+    write_bits(image, where, np.broadcast_to(bits, (*bits.shape[:-1], LANES)))
 
 
 def write_bits(image: Image, where: Grid, bits: Array) -> None:

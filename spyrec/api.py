@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,7 @@ class Program:
 @dataclass(frozen=True)
 class Result:
     """One run. ``outputs``: by model output name (empty when only time was simulated);
-    ``warnings``: sentences on overflow and NaN."""
+    ``warnings``: sentences on overflow and NaN; ``facts``: the report, typed."""
 
     outputs: Mapping[str, Array]
     kernels: tuple[KernelRow, ...]
@@ -83,9 +83,9 @@ class Result:
     def total_us(self) -> float:
         return self.totals.us
 
-    def report(self) -> Report:
-        """The run as it goes into the report file: ``as_dict()``, ``as_json()``."""
-        return self.facts
+    def report(self) -> dict[str, Any]:
+        """What the report file holds, as dicts and lists."""
+        return self.facts.as_dict()
 
 
 def compile(  # the name users expect, as re.compile has it
@@ -122,7 +122,9 @@ def compile(  # the name users expect, as re.compile has it
     )
     odd = module.attrs.get("warnings", ())
     warnings = tuple(str(w) for w in odd) if isinstance(odd, tuple) else ()
-    return Program(done.program, done.module, done.plan, warnings)
+    named = {"model": Path(model).name} if isinstance(model, str | Path) else {}
+    code = replace(done.program, meta={**done.program.meta, **named})
+    return Program(code, done.module, done.plan, warnings)
 
 
 def import_model(model: Any, bind: Mapping[str, int], const: Mapping[str, Any]) -> Module:
@@ -149,13 +151,16 @@ def import_model(model: Any, bind: Mapping[str, int], const: Mapping[str, Any]) 
 
 def _read_sir(path: Path, bind: Mapping[str, int], const: Mapping[str, Any]) -> Module:
     from spyrec.ir.parser import parse_module
+    from spyrec.ir.verifier import verify
 
     if bind or const:
         raise SpyrecError(f"model {path}: IR text states its shapes; leave bind and const out")
     try:
-        return parse_module(path.read_text(encoding="utf-8"))
+        module = parse_module(path.read_text(encoding="utf-8"))
+        verify(module)
     except UnicodeDecodeError as error:
         raise SpyrecError(f"model {path} is not UTF-8 text: {error}") from None
+    return module
 
 
 def load(path: str | Path) -> Program:

@@ -31,7 +31,7 @@ def passes_command() -> None:
     """List the passes with their options and defaults, then the usual pipeline."""
     from dataclasses import fields, is_dataclass
 
-    from spyrec.passes.pipeline import default_pipeline, registry
+    from spyrec.passes.pipeline import PIPELINE, registry
     from spyrec.passes.pipeline_text import print_pipeline
 
     for name, make in sorted(registry().items()):
@@ -40,7 +40,7 @@ def passes_command() -> None:
         ) if is_dataclass(make) else ""
         click.echo(f"{name}{{{options}}}" if options else name)
         click.echo(f"    {getattr(make, 'summary', '')}")
-    click.echo(f"\nusual pipeline: {print_pipeline(default_pipeline())}")
+    click.echo(f"\nusual pipeline: {print_pipeline(PIPELINE)}")
 
 
 @click.command("ops")

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-PIPE_COLUMNS = 1000  # a pipe has no width, so nothing is shortened to fit it
+ENDLESS = 1000  # columns; a pipe has no width, so nothing is shortened to fit it
 
 
 @click.command("simulate")
@@ -37,7 +37,7 @@ def simulate_command(
 
     from spyrec import api, files, runtime
     from spyrec.progress import progress_bar
-    from spyrec.table import MIN_COLUMNS, kernel_table
+    from spyrec.table import kernel_table
 
     loaded = api.load(program)
     arrays = None
@@ -55,9 +55,12 @@ def simulate_command(
     if outputs is not None:
         files.write_npz(outputs, result.outputs)
     if report is not None:
-        files.write_text(report, result.report().as_json())
-    columns = max(Console().width, MIN_COLUMNS) if sys.stdout.isatty() else PIPE_COLUMNS
-    Console(width=columns).print(kernel_table(result.kernels, result.totals, columns))
+        files.write_text(report, result.facts.as_json())
+    columns = Console().width if sys.stdout.isatty() else ENDLESS
+    console = Console(width=ENDLESS)  # a terminal may break a line, but no number is cut
+    with console.capture() as table:
+        console.print(kernel_table(result.kernels, result.totals, columns))
+    click.echo("\n".join(line.rstrip() for line in table.get().splitlines()))
     for what, path in (("outputs", outputs), ("report", report), ("trace", trace)):
         if path is not None:
             click.echo(f"{what}: {path}")

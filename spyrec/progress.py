@@ -16,23 +16,24 @@ def silent(what: str, done: int, total: int) -> None:
 
 @contextmanager
 def progress_bar() -> Iterator[Progress]:
-    """A callback that draws a bar per kind of work while stderr is a terminal, else ``silent``."""
+    """A callback that draws one bar while stderr is a terminal, else ``silent``."""
     if not sys.stderr.isatty():
         yield silent
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
 
-    tasks: dict[str, TaskID] = {}
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     )
     with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
 
+        task = bars.add_task("", visible=False)
+
         def show(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what)
-            bars.update(tasks[what], completed=done, total=total or None)
+            bars.update(
+                task, description=what, completed=done, total=total or None, visible=True
+            )
 
         yield show

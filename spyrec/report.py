@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from spyrec.sim.device import DeviceSpec
 from spyrec.sim.isa import Kernel, Program
@@ -75,13 +76,17 @@ class Report:
     events: int
     kernels: tuple[KernelRow, ...]
 
-    def as_dict(self) -> dict[str, object]:
-        """Plain dicts and lists, the keys in the order of the report file."""
-        return asdict(self)
+    def as_dict(self) -> dict[str, Any]:
+        """What the report file holds: dicts and lists, the keys in its order."""
+        return asdict(self, dict_factory=_plain)
 
     def as_json(self) -> str:
         """The text of the report file."""
         return json.dumps(self.as_dict(), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def _plain(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in pairs}
 
 
 def kernel_rows(

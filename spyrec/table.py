@@ -5,87 +5,86 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.table import Table
+from rich.text import Text
 
 from spyrec.report import KernelRow, Totals
 
-OTHER_COLUMNS = 84  # what the columns beside the name take at most, in characters
-MIN_NAME = 16
-MIN_COLUMNS = OTHER_COLUMNS + MIN_NAME  # below that a terminal breaks lines; no number is cut
 MAX_ROWS = 40  # rows shown; the report file holds them all
+MIN_NAME = 16  # characters a name is not shortened below
+GAP = 2  # blanks between columns
+HEADINGS = (
+    "kernel", "count", "cycles", "us", "share", "cores", "PT use", "HBM", "ring", "LX peak", "bound"
+)
+
+Cells = tuple[str, ...]
 
 
 def kernel_table(kernels: Sequence[KernelRow], totals: Totals, columns: int) -> Table:
     """The rich table of ``kernels``; rows beyond MAX_ROWS are summed up in one.
 
-    ``columns``: the width there is, MIN_COLUMNS or more; names are shortened to fit it.
+    ``columns``: the width there is; names are shortened to fit it, numbers never are.
     """
-    table = Table(pad_edge=False, box=None)
-    table.add_column("kernel", no_wrap=True)
-    for heading in ("count", "cycles", "us", "share", "cores", "PT use", "HBM", "ring", "LX peak"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("bound", no_wrap=True)
     longest = sorted(kernels, key=lambda k: -k.cycles * k.count)
-    for kernel in longest[:MAX_ROWS]:
-        table.add_row(_shortened(kernel.name, columns), *_cells(kernel, totals))
-    rest = longest[MAX_ROWS:]
-    if rest:
-        table.add_row(
-            f"{len(rest)} more",
-            str(sum(k.count for k in rest)),
-            f"{sum(k.cycles * k.count for k in rest):,}",
-            f"{sum(k.us * k.count for k in rest):,.1f}",
-            _share(sum(k.cycles * k.count for k in rest), totals),
-            "",
-            "",
-            size(sum((k.hbm_read_bytes + k.hbm_write_bytes) * k.count for k in rest)),
-            size(sum(k.ring_bytes * k.count for k in rest)),
-            size(max(k.lx_peak_bytes for k in rest)),
-            "",
-        )
-    table.add_section()
-    table.add_row(
-        "total",
-        str(sum(k.count for k in kernels)),
-        f"{totals.cycles:,}",
-        f"{totals.us:,.1f}",
-        "",
-        "",
-        f"{100 * totals.pt_utilisation:.1f}%",
-        size(sum((k.hbm_read_bytes + k.hbm_write_bytes) * k.count for k in kernels)),
-        size(sum(k.ring_bytes * k.count for k in kernels)),
-        size(max((k.lx_peak_bytes for k in kernels), default=0)),
-        "",
-        style="bold",
-    )
+    rows = [_kernel(k, totals) for k in longest[:MAX_ROWS]]
+    if rest := longest[MAX_ROWS:]:
+        rows.append(_sum(f"{len(rest)} more", rest, totals))
+    last = _total(kernels, totals)
+    widths = [max(map(len, column)) for column in zip(HEADINGS, *rows, last, strict=True)]
+    room = max(columns - sum(widths[1:]) - GAP * len(widths[1:]), MIN_NAME)
+    table = Table(pad_edge=False, box=None)
+    for heading in HEADINGS:
+        left = heading in ("kernel", "bound")
+        table.add_column(heading, justify="left" if left else "right", no_wrap=True)
+    for name, *cells in rows:
+        table.add_row(Text(_shortened(name, room)), *cells)  # as it is: [0] is no markup
+    table.add_row(*last, style="bold")
     return table
 
 
-def _shortened(name: str, columns: int) -> str:
+def _kernel(k: KernelRow, totals: Totals) -> Cells:
+    return (
+        k.name, str(k.count), f"{k.cycles:,}", f"{k.us:,.1f}", _share(k.cycles * k.count, totals),
+        str(k.cores), f"{k.pt_utilisation:.1%}" if k.macs else "-",
+        size(k.hbm_read_bytes + k.hbm_write_bytes), size(k.ring_bytes), size(k.lx_peak_bytes),
+        k.bound,
+    )
+
+
+def _sum(name: str, kernels: Sequence[KernelRow], totals: Totals) -> Cells:
+    cycles = sum(k.cycles * k.count for k in kernels)
+    us = sum(k.us * k.count for k in kernels)
+    count, hbm, ring, lx = _bytes(kernels)
+    share = _share(cycles, totals)
+    return (name, count, f"{cycles:,}", f"{us:,.1f}", share, "", "", hbm, ring, lx, "")
+
+
+def _total(kernels: Sequence[KernelRow], totals: Totals) -> Cells:
+    """The run's own time, which is not the sum of the rows: kernels overlap and start up."""
+    count, hbm, ring, lx = _bytes(kernels)
+    cycles, us, use = f"{totals.cycles:,}", f"{totals.us:,.1f}", f"{totals.pt_utilisation:.1%}"
+    return ("total", count, cycles, us, "", "", use, hbm, ring, lx, "")
+
+
+def _bytes(kernels: Sequence[KernelRow]) -> tuple[str, str, str, str]:
+    """Launches, HBM bytes and ring bytes of all together, and the highest scratchpad peak."""
+    return (
+        str(sum(k.count for k in kernels)),
+        size(sum((k.hbm_read_bytes + k.hbm_write_bytes) * k.count for k in kernels)),
+        size(sum(k.ring_bytes * k.count for k in kernels)),
+        size(max((k.lx_peak_bytes for k in kernels), default=0)),
+    )
+
+
+def _shortened(name: str, room: int) -> str:
     """The start and the end of a name that is too long: both tell kernels apart."""
-    room = max(columns - OTHER_COLUMNS, MIN_NAME)
     if len(name) <= room:
         return name
     head = room * 2 // 3
     return f"{name[:head]}…{name[len(name) - (room - head - 1):]}"
 
 
-def _cells(kernel: KernelRow, totals: Totals) -> tuple[str, ...]:
-    return (
-        str(kernel.count),
-        f"{kernel.cycles:,}",
-        f"{kernel.us:,.1f}",
-        _share(kernel.cycles * kernel.count, totals),
-        str(kernel.cores),
-        f"{100 * kernel.pt_utilisation:.1f}%" if kernel.macs else "-",
-        size(kernel.hbm_read_bytes + kernel.hbm_write_bytes),
-        size(kernel.ring_bytes),
-        size(kernel.lx_peak_bytes),
-        kernel.bound,
-    )
-
-
 def _share(cycles: int, totals: Totals) -> str:
-    return f"{100 * cycles / totals.cycles:.1f}%" if totals.cycles else "-"
+    return f"{cycles / totals.cycles:.1%}" if totals.cycles else "-"
 
 
 def size(n_bytes: int) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-
 from hypothesis import strategies as st
 
 from spyrec.sim.formats import FORMATS
@@ -46,13 +44,21 @@ SMALL = st.one_of(st.integers(-9, 9), st.integers(*INT32))
 def nums(draw: st.DrawFn, cores: int, low: int = INT32[0], high: int = INT32[1]) -> Num:
     """A number, or one for each core, not all of them equal; now and then affine in the core."""
     value = st.one_of(st.integers(max(low, -9), min(high, 9)), st.integers(low, high))
-    match draw(st.sampled_from(["plain", "plain", "each", "affine"])):
+    match draw(st.sampled_from(["plain", "plain", "each", "affine", "grid"])):
         case "each" if cores > 1:
             each = draw(st.lists(value, min_size=cores, max_size=cores).map(tuple))
             return each if len(set(each)) > 1 else each[0]
         case "affine" if cores > 1:
             start, step = draw(value), draw(st.integers(-5, 5).filter(bool))
             each = tuple(start + step * c for c in range(cores))
+            return each if low <= min(each) and max(each) <= high else start
+        case "grid" if cores > 2:
+            start, step, fold = (
+                draw(value),
+                draw(st.integers(-5, 5)),
+                draw(st.integers(2, cores - 1)),
+            )
+            each = tuple(start + 9 * (c % fold) + step * (c // fold) for c in range(cores))
             return each if low <= min(each) and max(each) <= high else start
         case _:
             return draw(value)
@@ -220,8 +226,3 @@ def programs(draw: st.DrawFn) -> Program:
         after = tuple(draw(st.lists(earlier, max_size=2 if launches else 0)))
         launches.append(Launch(kernel, tuple(args), after, draw(st.booleans())))
     return Program(own_kernels, own_buffers, tuple(launches), "", draw(METAS))
-
-
-def same_floats(a: float, b: float) -> bool:
-    """Equal to the last bit, NaN and the sign of zero included."""
-    return struct.pack("<d", a) == struct.pack("<d", b)

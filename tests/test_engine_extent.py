@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from itertools import product as points
 
 import numpy as np
@@ -51,7 +52,7 @@ def loads(draw: st.DrawFn) -> tuple[Instr, tuple[int, ...]]:
 
 
 @given(loads())
-@settings(max_examples=200)
+@settings(max_examples=80, deadline=None)
 def test_counts_and_guards_match_counting(case: tuple[Instr, tuple[int, ...]]) -> None:
     instr, loops = case
     trips = trip_numbers(loops)
@@ -92,6 +93,7 @@ def _passes(guard: Guard, index: tuple[int, ...], trip: tuple[int, ...], core: i
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(-2, 8)), max_size=4))
+@settings(deadline=None)
 def test_runs_are_contiguous_and_maximal(dims: list[tuple[int, int]]) -> None:
     counts, strides = [c for c, _ in dims], [s for _, s in dims]
     run = int(run_length([np.array([[c]]) for c in counts], [strides])[0, 0])
@@ -101,7 +103,7 @@ def test_runs_are_contiguous_and_maximal(dims: list[tuple[int, int]]) -> None:
     ]
     assert len(order) % run == 0
     runs = [order[i : i + run] for i in range(0, len(order), run)]
-    assert all(b == a + 1 for part in runs for a, b in zip(part, part[1:], strict=False))
+    assert all(b == a + 1 for part in runs for a, b in pairwise(part))
     if len(runs) > 1:  # the next dimension out does not go on where a run ends
         assert runs[1][0] != runs[0][-1] + 1
 
@@ -145,6 +147,7 @@ streams = st.recursive(
 
 
 @given(st.lists(streams, min_size=1, max_size=3))
+@settings(deadline=None)
 def test_unrolling_is_walking(items: list[Instr | Loop]) -> None:
     stream = tuple(items)
     plan = expand(kernel(CORES, ml=stream), SMALL).units[0]

@@ -6,6 +6,7 @@ import io
 import json
 from collections import defaultdict
 from dataclasses import replace
+from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -63,7 +64,7 @@ def test_runs_are_equal_and_consistent(p: Program) -> None:
     assert engine.bus.read_bytes == sum(s.hbm_read_bytes for s in result.launches)
     assert engine.bus.write_bytes == sum(s.hbm_write_bytes for s in result.launches)
     assert set(engine._load) == {0}
-    _check_slices(seen, result.launches and [s.busy_cycles for s in result.launches])
+    _check_slices(seen)
     for launch, stats in zip(p.launches, result.launches, strict=True):
         after = [result.launches[i].end_cycle for i in launch.after]
         assert stats.go_cycle >= max(after, default=0)
@@ -74,7 +75,7 @@ def test_runs_are_equal_and_consistent(p: Program) -> None:
     assert result.total_cycles == max(s.end_cycle for s in result.launches)
 
 
-def _check_slices(seen: Recorder, busy: object) -> None:
+def _check_slices(seen: Recorder) -> None:
     lanes: dict[tuple[int, str], list[tuple[int, int]]] = defaultdict(list)
     total: dict[str, int] = defaultdict(int)
     for core, unit, _, start, end in seen.slices:
@@ -82,9 +83,9 @@ def _check_slices(seen: Recorder, busy: object) -> None:
         lanes[core, unit].append((start, end))
         total[unit] += end - start
     for spans in lanes.values():
-        assert all(a[1] <= b[0] for a, b in zip(spans, spans[1:], strict=False))
+        assert all(a[1] <= b[0] for a, b in pairwise(spans))
     for unit, cycles in total.items():
-        assert cycles == sum(s.busy_cycles[unit] for s in seen.done), busy
+        assert cycles == sum(s.busy_cycles[unit] for s in seen.done)
 
 
 @given(programs())
@@ -126,5 +127,5 @@ def test_more_work_takes_no_less_time(
     base = cycles(sticks, rows, trips)
     assert cycles(sticks, rows, trips + more_trips) >= base
     assert cycles(sticks, rows + more_rows, trips) >= base
-    # A size that just fills a burst is cheaper than one below, which costs a request: compare whole bursts.
+    # Filling a burst saves its request, so only whole bursts compare.
     assert cycles(8 * (sticks + more_sticks), rows, trips) >= cycles(8 * sticks, rows, trips)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given
+import numpy as np
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_machine import SMALL
 
@@ -24,6 +25,7 @@ transfers = st.lists(
 
 
 @given(transfers)
+@settings(deadline=None)
 def test_bus_conserves_bytes_and_never_exceeds_its_rates(
     wanted: list[tuple[int, int, int, int, bool]],
 ) -> None:
@@ -52,6 +54,7 @@ def test_bus_conserves_bytes_and_never_exceeds_its_rates(
 
 
 @given(transfers)
+@settings(deadline=None)
 def test_an_idle_bus_turns_for_free(wanted: list[tuple[int, int, int, int, bool]]) -> None:
     bus = Bus(SMALL.hbm, 4)
     now = 0
@@ -92,6 +95,7 @@ def test_what_has_passed_waits_no_longer() -> None:
         max_size=25,
     )
 )
+@settings(deadline=None)
 def test_ring_conserves_bytes_on_every_link(wanted: list[tuple[int, int, int, int]]) -> None:
     ring = Ring(SPYRE.ring, 32, SPYRE.clock_mhz)
     now, expected, last = 0, 0, 0
@@ -114,7 +118,7 @@ def test_ring_conserves_bytes_on_every_link(wanted: list[tuple[int, int, int, in
             assert nbytes <= 128 * SPYRE.ring.to_ring(last, SPYRE.clock_mhz)
 
 
-def test_routes_are_shortest_and_avoid_nothing() -> None:
+def test_routes_are_shortest() -> None:
     ring = Ring(SMALL.ring, 4, 1000)  # five stops
     assert ring.reach(0, 0b0110) == (2, 0)
     assert ring.reach(0, 0b1000) == (0, 2)  # down past the memory stop
@@ -137,3 +141,45 @@ def test_ring_clock_is_converted_upwards() -> None:
     ring = Ring(spec, 4, 1100)
     # Core cycle 1 is ring cycle 1.18, so 2; payload 1 and hop 2 end at 5, core cycle 4.23, so 5.
     assert ring.send(1, 0, 128, 0b0010) == (3, 5)
+
+
+def test_prices_of_instructions() -> None:
+    pt, sfp, hbm = SMALL.pt, SMALL.sfp, SMALL.hbm
+    # 9 rows are two passes of 8, 10 inner elements two steps of 8: 16 * 16 * 64 macs, 10 to fill.
+    assert pt.mm_cycles(9, 1, 10, 1) == 16 + 10
+    assert pt.mm_cycles(9, 1, 10, 1, bits=8) == 8 + 10
+    assert pt.mm_cycles(9, 0, 10, 1) == 0
+    assert pt.mm_port_bytes(9, 2, 70, 3) == 9 * 2 * 2 * 3 * 128 + 2 * 70 * 3 * 128
+    assert sfp.group_cycles(["exp", "add"], reduces=True) == 6 + 1 + 1
+    assert sfp.group_cycles([]) == 1
+    assert sfp.vec_cycles(10, 3) == 15 + 4
+    assert sfp.vec_cycles(10, 3, results=2) == (30 + 24) // 2 + 4
+    assert sfp.shuffle_cycles(1024, 128) == 16 + 4
+    assert sfp.shuffle_cycles(1024, 32) == 16 + 32 * 2 + 4
+    assert hbm.bus_ticks(4096, 512) == 4096 + 8 * 3 * 128
+    assert hbm.bus_cycles(4096, 2048) == 32 + 16 + 2 * 2 * 10
+    assert SMALL.lx.port_cycles(257) == 2
+
+
+@given(
+    st.lists(st.tuples(*[st.integers(0, 50)] * 4), min_size=1, max_size=8),
+    st.sampled_from([8, 16, 32]),
+)
+@settings(deadline=None)
+def test_prices_of_arrays_are_prices_of_their_elements(
+    sizes: list[tuple[int, int, int, int]], bits: int
+) -> None:
+    rows, taps, k, n = np.array(sizes, np.int64).T
+    sfp, hbm, run = SPYRE.sfp, SPYRE.hbm, k + 1
+    assert SPYRE.pt.mm_cycles(rows, taps, k, n, bits).tolist() == [
+        SPYRE.pt.mm_cycles(*size, bits) for size in sizes
+    ]
+    assert sfp.vec_cycles(rows, 3, taps).tolist() == [
+        sfp.vec_cycles(r, 3, t) for r, t, _, _ in sizes
+    ]
+    assert sfp.shuffle_cycles(rows, run).tolist() == [
+        sfp.shuffle_cycles(r, k + 1) for r, _, k, _ in sizes
+    ]
+    assert hbm.bus_ticks(rows * 128, run * 128).tolist() == [
+        hbm.bus_ticks(r * 128, k * 128 + 128) for r, _, k, _ in sizes
+    ]

@@ -238,7 +238,8 @@ def test_deadlock_names_the_stuck_and_who_would_help() -> None:
     matmul, add = "of %y = matmul (from MatMul_7)", "of %z = add (from Add_1, Add_2)"
     assert str(error.value) == (
         "deadlock at cycle 50: 3 units wait for tokens that nobody will signal\n"
-        f"  {store} {matmul}: waits for 1 of token 7, has 0; no instruction that is left signals it\n"
+        f"  {store} {matmul}: waits for 1 of token 7, has 0; "
+        "no instruction that is left signals it\n"
         f"  {mm} {matmul}: waits for 1 of token 1, has 0; would come from {vec} {add}\n"
         f"  {vec} {add}: waits for 1 of token 2, has 0; would come from {mm} {matmul}"
     )
@@ -259,7 +260,7 @@ def test_deadlock_counts_what_it_does_not_show() -> None:
          "it takes 3 fragments; a core takes at most 2 in one exchange, so split it"),
         (kernel(pt=(padded(replace(MM, operands=(acc(0, 1), lx(0, 1, dtype="f32"), lx(200)))),)),
          "operand a is f32; the matrix unit takes at most 16 bits"),
-        (kernel(pt=(padded(replace(MM, operands=(acc(0, 1), lx(0, 1), lx(200, 1)), counts=(8, 1, 1, 1, 1, 1))),)),
+        (kernel(pt=(padded(replace(MM, operands=(acc(0, 1), lx(0, 1), lx(200, 1)))),)),
          "operand b has a stride along dimension 0, which it lacks"),
         (kernel(ml=(replace(LOAD, signals=(Signal(0),)),)),
          "it signals token 0, which only the launch itself raises; use another token"),

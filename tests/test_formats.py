@@ -22,6 +22,12 @@ from spyrec.sim.formats import (
 )
 
 FLOATS = ("dl16", "f16", "bf16", "f8e4m3")
+BEYOND = {
+    "dl16": 0x7FFF,
+    "f16": 0x7C00,
+    "bf16": 0x7F80,
+    "f8e4m3": 0x7E,
+}  # what too large a value becomes
 
 
 def slow_value(pattern: int, fmt: str) -> Fraction | str:
@@ -65,7 +71,7 @@ def slow_encode(x: float, fmt: str, table: list[tuple[Fraction, int]]) -> int:
     """Nearest pattern, ties to the even one, found by trying the neighbours."""
     half = 1 << FORMATS[fmt].bits - 1
     sign = half if np.signbit(x) else 0
-    special = {"dl16": 0x7FFF, "f16": 0x7C00, "bf16": 0x7F80, "f8e4m3": 0x7E}[fmt]
+    special = BEYOND[fmt]
     if np.isinf(x):
         return sign | special
     exact = abs(Fraction(float(x)))
@@ -113,25 +119,26 @@ def test_every_pattern_survives_decode_and_encode(fmt: str) -> None:
 
 @pytest.mark.parametrize("fmt", FLOATS)
 def test_rounding_at_every_boundary(fmt: str) -> None:
-    """Each midpoint between neighbours, and the float32 on either side of it."""
+    """Each midpoint between neighbours goes to the even one, the float32 on either side of it to
+    the neighbour on that side."""
     table = magnitudes(fmt)
-    ends = [table[-1][0] + (table[-1][0] - table[-2][0]) / 2]
-    exact_middles = [(a + b) / 2 for (a, _), (b, _) in pairwise(table)] + ends
-    middles = np.array([float(m) for m in exact_middles if m < Fraction(2) ** 128]).astype(
-        np.float32
-    )
-    if fmt != "bf16":  # the least bf16 midpoint lies below float32
-        assert all(Fraction(float(m)) == e for m, e in zip(middles, exact_middles, strict=True))
-    with np.errstate(over="ignore", under="ignore"):
-        near = [
-            middles,
-            np.nextafter(middles, np.float32(0)),
-            np.nextafter(middles, np.float32(np.inf)),
-        ]
-    x = np.concatenate(near)[:: 1 if fmt == "f8e4m3" else 5]
-    x = np.concatenate([x, -x])
-    expected = [slow_encode(v, fmt, table) for v in x.tolist()]
-    np.testing.assert_array_equal(encode(x, fmt), np.array(expected, FORMATS[fmt].storage))
+    last, before = table[-1][0], table[-2][0]
+    rows = [*table, (2 * last - before, BEYOND[fmt])]
+    exact = [(a + b) / 2 for (a, _), (b, _) in pairwise(rows)]
+    middles = np.array([float(m) for m in exact], np.float32)
+    assert [Fraction(m) for m in middles.tolist()] == exact
+    low = np.array([p for _, p in table])
+    high = np.array([p for _, p in rows[1:]])
+    tie_high = low % 2 == 1
+    tests = [
+        (np.nextafter(middles, np.float32(0)), low),
+        (middles, np.where(tie_high, high, low)),
+        (np.nextafter(middles, np.float32(np.inf)), high),
+    ]
+    half = 1 << FORMATS[fmt].bits - 1
+    for x, expected in tests:
+        np.testing.assert_array_equal(encode(x, fmt), expected)
+        np.testing.assert_array_equal(encode(-x, fmt), expected + half)
 
 
 ANY_FLOAT = st.integers(0, 2**32 - 1).map(lambda b: np.uint32(b).view(np.float32))

@@ -164,7 +164,7 @@ def test_gather_fetches_rows_by_index() -> None:
 
 @pytest.mark.parametrize("bad", [8, -1, 2**31 - 1])
 def test_gather_checks_its_indices(bad: int) -> None:
-    with pytest.raises(SimulationError, match=rf"index {bad} at position 1 is outside the table's 0..7"):
+    with pytest.raises(SimulationError, match=f"index {bad} at position 1 is outside the table"):
         gathered([3, bad], 8)
 
 

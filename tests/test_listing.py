@@ -191,6 +191,24 @@ def test_without_data_it_is_for_reading() -> None:
     assert str(caught.value) == "line 3: constant %w has no data; give splat or zlib"
 
 
+NUMBERS = [
+    ((0, 8, 16, 24, 32, 40), "{0 + 8*c}"),
+    ((5, 7, 9, 5, 7, 9), "{5 + 2*(c mod 3)}"),
+    ((1, 1, 4, 4, 7, 7), "{1 + 3*(c div 2)}"),
+    ((1, 0, 101, 100, 201, 200), "{1 + -1*(c mod 2) + 100*(c div 2)}"),
+    ((7, 7, 7, 7, 7, 8), "{5*7, 8}"),
+    ((3, 1, 4, 1, 5, 5), "{3, 1, 4, 1, 2*5}"),
+]
+
+
+@pytest.mark.parametrize(("number", "text"), NUMBERS)
+def test_numbers_that_differ_from_core_to_core(number: tuple[int, ...], text: str) -> None:
+    instr = Instr("fill", operands=(Operand("lx", number, ()),))
+    program = Program((Kernel("k", {"sfp": (instr,)}, cores=6),), (), ())
+    assert f"fill dst=lx[{text}]:dl16\n" in disassemble(program)
+    assert assemble(disassemble(program)) == program
+
+
 def test_nan_constants_keep_their_bits() -> None:
     nan = struct.unpack("<d", struct.pack("<Q", 0xFFF8000000000123))[0]
     kernel = Kernel("k", {}, programs=(MicroProgram(1, (nan, -0.0)),), cores=1)
@@ -245,6 +263,10 @@ MISTAKES = [
     (
         one("load i({9*3}) dst=lx[0]:dl16"),
         "line 4: the runs give more or less than one number for each of 4 cores",
+    ),
+    (
+        one("load i({0 + 1*(c mod 0)}) dst=lx[0]:dl16"),
+        "line 4: cores cannot be folded by 0; expected 1 or more",
     ),
     (one("sync wait t1 wait t2"), "line 4: waits is given twice"),
     (one("load cores=1 cores=2"), "line 4: cores is given twice"),

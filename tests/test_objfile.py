@@ -261,6 +261,10 @@ FORGERIES = [
         (".launches", 4, "<I", 7),
         "launch 0: kernel 7 does not exist; the program has 2",
     ),
+    (
+        (".launches", 8, "<I", 2),
+        "section .launches, byte 20: flags 2 are not known; the file is damaged",
+    ),
     ((".launches", 12, "<I", 2**32 - 1), None),  # arguments
     ((".launches", 16, "<I", 2**32 - 1), None),  # dependencies
     (

@@ -106,7 +106,13 @@ def test_empty_graph() -> None:
 
 def test_names_defined_twice_or_never() -> None:
     twice = model([*RELU, node("Neg", "x", "y")], [info("x", [1])], ["y"])
-    assert problems(twice) == ["g defines 'y' twice; every result must have a name of its own."]
+    assert problems(twice) == ["g defines 'y' twice; every value must have a name of its own."]
+    inputs = [info("x", [1]), info("x", [1])]
+    assert problems(model([node("Relu", "x", "x"), *RELU], inputs, ["y", "y"])) == [
+        "g lists the input 'x' twice.",
+        "g lists the output 'y' twice.",
+        "g defines 'x' twice; every value must have a name of its own.",
+    ]
     assert problems(model([node("Add", "x nowhere", "y")], [info("x", [1])], ["y"])) == [
         "Operator Add cannot be imported: it reads 'nowhere', which nothing before it defines "
         "(1 node: 'y')."

@@ -16,6 +16,10 @@ from examples.make_models import MODELS, SEQUENCE, VOCABULARY
 from spyrec.frontend import import_onnx
 from spyrec.ir.core import Module
 from spyrec.ir.interp import run
+from spyrec.ir.parser import parse_module
+from spyrec.ir.printer import print_module
+from spyrec.ir.same import difference
+from spyrec.ir.verifier import verify
 
 FLOAT, INT = TensorProto.FLOAT, TensorProto.INT64
 
@@ -61,7 +65,10 @@ def test_example_agrees_with_onnxruntime(name: str, tmp_path: Path) -> None:
     expected = dict(
         zip([o.name for o in session.get_outputs()], session.run(None, inputs), strict=True)
     )
-    got = run(import_onnx(path), inputs)
+    module = import_onnx(path)
+    got = run(module, inputs)
+    verify(module)
+    assert difference(parse_module(print_module(module)), module) is None
     assert got.keys() == expected.keys()
     for output, want in expected.items():
         np.testing.assert_allclose(got[output], want, rtol=1e-4, atol=1e-5)

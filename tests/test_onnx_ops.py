@@ -11,7 +11,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from spyrec.frontend import import_onnx
+from spyrec.frontend.onnx_import import CONVERTERS
 from spyrec.ir.interp import run
+from spyrec.ir.verifier import verify
 
 F32, I64, BOOL = np.float32, np.int64, np.bool_
 
@@ -259,11 +261,26 @@ NORM = [
     case("MeanVarianceNormalization", 13, normal(2, 3, 4, 4)),
     case("LpNormalization", 9, normal(2, 5), axis=-1, p=2),
     case("LpNormalization", 9, normal(2, 5), axis=0, p=1),
-    case("Attention", 23, normal(1, 4, 5, 8), normal(1, 2, 5, 8), normal(1, 2, 5, 8),
-         is_causal=1),
-    case("Attention", 23, normal(1, 5, 32), normal(1, 6, 16), normal(1, 6, 16), normal(5, 6),
-         q_num_heads=4, kv_num_heads=2, scale=0.3),
 ]  # fmt: skip
+
+HEADS = (normal(1, 4, 5, 8), normal(1, 2, 5, 8), normal(2, 5, 8)[None])
+PACKED = (normal(1, 5, 32), normal(1, 6, 16), normal(6, 16)[None])
+PAST = (normal(1, 2, 3, 8), normal(2, 3, 8)[None])
+ANGLES = (Weight(np.cos(normal(9, 4))), Weight(np.sin(normal(9, 4))))
+PLACES = ints(0, 1, 2, 3, 4).array.reshape(1, 5)
+
+ATTENTION = [
+    case("Attention", 23, *HEADS),
+    case("Attention", 23, *HEADS, is_causal=1),
+    case("Attention", 23, *HEADS, truth(5, 5) | np.eye(5, dtype=BOOL)),
+    case("Attention", 23, *PACKED, normal(5, 6), q_num_heads=4, kv_num_heads=2, scale=0.3),
+    case("Attention", 23, *HEADS, None, *PAST, is_causal=1, outputs=3),
+    case("Attention", 23, *HEADS, normal(5, 8), *PAST, is_causal=1, outputs=3),
+    case("RotaryEmbedding", 23, HEADS[0], *ANGLES, PLACES),
+    case("RotaryEmbedding", 23, normal(1, 5, 32), *ANGLES, PLACES, num_heads=4, interleaved=1),
+    case("RotaryEmbedding", 23, normal(1, 2, 5, 12), *ANGLES, PLACES, rotary_embedding_dim=8),
+    case("RotaryEmbedding", 23, normal(1, 2, 5, 8), normal(1, 5, 4), normal(5, 4)[None]),
+]
 
 SHAPE = [
     case("Shape", 13, X4),
@@ -317,6 +334,7 @@ INDEX = [
     case("ScatterND", 16, normal(4), Weight(np.array([[1], [1]], I64)), normal(2), reduction="add"),
     case("ScatterElements", 11, normal(3, 4), whole(0, 3, 1, 4), normal(1, 4)),
     case("ScatterElements", 16, normal(3, 4), whole(0, 3, 2, 4), normal(2, 4), reduction="add"),
+    case("Scatter", 9, normal(3, 4), whole(0, 3, 1, 4), normal(1, 4)),
     case("TopK", 9, normal(2, 6), k=3, outputs=2),
     case("TopK", 11, normal(2, 6), ints(2), axis=0, largest=0, outputs=2),
     case("OneHot", 11, whole(-2, 4, 5), number(4, I64), floats(-1, 2)),
@@ -349,8 +367,8 @@ QUANT = [
 ]  # fmt: skip
 
 CASES = [
-    *UNARY, *UNARY_ATTRS, *BINARY, *SEVERAL, *REDUCE, *CONTRACT, *WINDOW, *NORM, *SHAPE, *INDEX,
-    *QUANT,
+    *UNARY, *UNARY_ATTRS, *BINARY, *SEVERAL, *REDUCE, *CONTRACT, *WINDOW, *NORM, *ATTENTION, *SHAPE,
+    *INDEX, *QUANT,
 ]  # fmt: skip
 
 
@@ -379,6 +397,21 @@ def model_of(c: Case) -> tuple[Any, dict[str, np.ndarray]]:
     return helper.make_model(graph, opset_imports=opsets, ir_version=8), inputs
 
 
+def test_every_conversion_has_a_case() -> None:
+    """Swish and SwiGLU are newer than onnxruntime; the next test has them."""
+    elsewhere = {"Constant", "Swish", "SwiGLU"}
+    assert set(CONVERTERS) - {c.op for c in CASES} == elsewhere
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.5])
+def test_swish_and_swiglu(alpha: float) -> None:
+    swish = X23 / (1 + np.exp(-alpha * X23))
+    linear = normal(3, 2).T
+    for op, operands, want in [("Swish", [X23], swish), ("SwiGLU", [X23, linear], swish * linear)]:
+        model, inputs = model_of(case(op, 28, *operands, alpha=alpha))
+        np.testing.assert_allclose(run(import_onnx(model), inputs)["y0"], want, rtol=1e-5)
+
+
 @pytest.mark.parametrize("c", CASES, ids=str)
 def test_one_node_agrees_with_onnxruntime(c: Case) -> None:
     model, inputs = model_of(c)
@@ -397,4 +430,5 @@ def test_one_node_agrees_with_onnxruntime(c: Case) -> None:
             assert np.abs(have.astype(int) - want.astype(int)).max() <= 1
         else:
             np.testing.assert_array_equal(have, want)
+    verify(module)
     assert all(op.loc.nodes for op in module.body.ops)

@@ -11,6 +11,7 @@ import pytest
 
 from spyrec.frontend import import_onnx
 from spyrec.ir.interp import run
+from spyrec.ir.verifier import verify
 from tests.real_models import MODELS, light_output, make_inputs, model_path, with_random_weights
 
 LIGHT = [name for name in MODELS if name.startswith("light_")]
@@ -46,6 +47,7 @@ def test_real_model_agrees_with_onnxruntime(name: str) -> None:
     path, inputs = model_path(name), make_inputs(name)
     module = import_onnx(path, bind=MODELS[name].bind)
     assert module.attrs["warnings"] == ()
+    verify(module)
     assert_agree(run(module, inputs), reference(str(path), inputs))
 
 

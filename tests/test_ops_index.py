@@ -27,6 +27,20 @@ def test_gather(axis: int, shape: tuple[int, ...], kind: type) -> None:
     same(one("gather", x, indices, axis=axis), onnx_run("Gather", x, indices, axis=axis)[0])
 
 
+@pytest.mark.parametrize("index", [-5, 4])
+def test_indices_lie_in_minus_n_to_n_minus_1(index: int) -> None:
+    x, at = noise(4), np.array([index])
+    for name, arrays, attrs in (
+        ("gather", (x, at), {"axis": 0}),
+        ("gather_elements", (x, at), {"axis": 0}),
+        ("gather_nd", (x, at[None]), {}),
+        ("scatter_elements", (x, at, x[:1]), {"axis": 0}),
+        ("scatter_nd", (x, at[None], x[:1]), {}),
+    ):
+        with pytest.raises(SpyrecError, match=rf"{name} %r0: index {index} is outside 0\.\.3"):
+            one(name, *arrays, **attrs)
+
+
 def test_an_index_outside_is_an_error_that_names_the_op() -> None:
     with pytest.raises(SpyrecError) as error:
         one("gather", noise(3, 4), np.array([1, 4]), axis=1)

@@ -115,6 +115,15 @@ def test_a_hanging_window_divides_by_what_it_covers() -> None:
     same(included, np.float32([[[1, 3, 4.5]]]))
 
 
+def test_a_window_may_not_start_in_the_padding_after_the_input() -> None:
+    # Room for windows at -1, 1 and, hanging over, 3; the input ends at 3.
+    assert pooled_size(3, 2, 2, 1, 1, True) == 2
+    assert pooled_size(4, 2, 2, 1, 1, True) == 3
+    x = np.float32([[[1, 2, 3]]])
+    got = one("max_pool", x, kernel=(2,), strides=(2,), pads=(1, 1), dilations=(1,), ceil_mode=True)
+    same(got, np.float32([[[1, 3]]]))
+
+
 def test_pooling_of_integers_and_halves() -> None:
     x = np.random.default_rng(0).integers(-128, 127, (1, 2, 6, 6)).astype(np.int8)
     attrs = {"kernel": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1), "dilations": (1, 1)}

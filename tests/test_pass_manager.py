@@ -6,6 +6,7 @@ import doctest
 import importlib
 import io
 from dataclasses import dataclass, replace
+from importlib.metadata import EntryPoint
 from typing import ClassVar
 
 import numpy as np
@@ -33,7 +34,7 @@ from spyrec.passes.manager import (
     verify_each,
 )
 from spyrec.passes.pipeline_text import parse_pipeline, print_pipeline
-from spyrec.passes.registry import PASSES
+from spyrec.passes.registry import PASSES, with_plugins
 from spyrec.sim.device import load_device
 
 TARGET = Target(load_device())
@@ -223,6 +224,21 @@ def test_each_pass_describes_itself(name: str) -> None:
     assert step.name == name
     assert step.summary.endswith(".")
     assert step.summary.count(".") == 1
+
+
+def test_plugins_add_passes_and_may_not_replace_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    def offer(*values: str) -> None:
+        points = [EntryPoint("x", value, "spyrec.passes") for value in values]
+        monkeypatch.setattr("spyrec.passes.registry.entry_points", lambda group: points)
+
+    offer(f"{__name__}:Options")
+    assert set(with_plugins(PASSES)) == {*PASSES, "options"}
+    offer("spyrec.passes.dce:Dce")
+    with pytest.raises(PassError, match=r"^the pass dce of entry point .* exists already$"):
+        with_plugins(PASSES)
+    offer("spyrec.passes.dce:Missing")
+    with pytest.raises(PassError, match=r"^the pass x \(spyrec.passes.dce:Missing\) does not load"):
+        with_plugins(PASSES)
 
 
 def test_rewrite_hook_sees_the_module_before_unchanged() -> None:

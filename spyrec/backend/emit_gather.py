@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from itertools import product
 
-from spyrec.ir.errors import PassError
 from spyrec.ir.layout import Layout
 from spyrec.passes.kernel import GROUP, Nest, rank1
 from spyrec.sim.isa import Instr, Num, Operand
 
 from .address import num, strides_along
+from .emit_move import home_region
 from .emit_nest import KernelContext
 from .streams import Body, Buffer, LoopStmt, Stmt
 
@@ -63,13 +63,14 @@ class GatherEmitter:
             (Operand("lx", near, (1,), "i32"), Operand("hbm", num(index_at), (1,), "i32", "p1")), where=where), (), (self.idx,)))
         assert self.table.type.layout is not None and self.result.type.layout is not None
         table = strides_along(self.table.type.layout)
-        mine = strides_along(self.tile)
+        here = home_region(self.ctx, self.result)
+        mine = strides_along(here.layout if here is not None else self.tile)
         groups = [-(-b[last][1] // GROUP) if c in live else 0 for c, b in enumerate(boxes)]
-        home = self.ctx.homes.get(self.result)
         fmt = self.ctx.format(self.result.type.dtype)
         pair = self.result.type.dtype.bits // 16
         base = [b[last][0] // GROUP * table[1] for b in boxes]
-        tile_at = self.at["dst"] + slot * self.tile.sticks
+        tile_at: Num = self.at["dst"] + slot * self.tile.sticks if here is None else num(
+            [here.at(c, tuple(s for s, _ in b)) if c in live else 0 for c, b in enumerate(boxes)])
         counts: list[Num] = [num(rows), num(groups)]
         to, frm = [mine[last - 1] if last else 0, mine[last]], [0, table[1]]
         if pair > 1:
@@ -81,8 +82,8 @@ class GatherEmitter:
             "gather", tuple(counts), none,
             (Operand("lx", tile_at, tuple(to), fmt), Operand("hbm", num(base), tuple(frm), fmt, "p0"), Operand("lx", near, (0,) * len(counts), "i32")),
             {"stride": table[0] or 1, "rows": rank1(self.table.type)[0]}, where=where), (self.idx,), (self.dst,)))
-        if home is not None:
-            raise PassError(f"codegen: the result of gather {nest.name} must be in card memory (from {self.ctx.op.loc})")
+        if here is not None:
+            return  # the rows are where their readers look for them
         far = strides_along(self.result.type.layout)
         start = [sum(b[t][0] // (GROUP if t == last else 1) * far[t] for t in range(last + 1)) for b in boxes]
         out = [far[last - 1] if last else 0, far[last]] + [1] * (len(counts) - 2)

@@ -12,6 +12,7 @@ from spyrec.ir.errors import PassError
 from spyrec.ir.layout import Layout
 from spyrec.passes.kernel import GROUP, Box, Nest, rank1
 from spyrec.passes.pieces import Piece, clip_piece, is_direct, pieces, source_boxes, source_window, tile_boxes
+from spyrec.passes.residency import local_layout
 from spyrec.passes.stick_layout import region_head
 from spyrec.sim.formats import encode
 from spyrec.sim.isa import Instr, Num, Operand
@@ -82,12 +83,7 @@ class MoveEmitter:
         return root
 
     def _home(self, v: Value) -> Region | None:
-        if v not in self.ctx.homes:
-            return None
-        address, boxes = self.ctx.homes[v]
-        assert v.type.layout is not None
-        shape = tuple(max(1, *(b[d][1] for b in boxes)) for d in range(len(boxes[0])))
-        return Region("lx", Layout.stick(shape, v.type.dtype.bits, v.type.layout.stick_dim), address // 128, boxes)
+        return home_region(self.ctx, v)
 
     def _card(self, v: Value, symbol: str) -> Region:
         assert v.type.layout is not None
@@ -295,3 +291,11 @@ class MoveEmitter:
         start = tuple(p - s for p, s in zip(self._point(m, ranges), region.start(core), strict=True))
         steps = tuple(a * per_stick for a in along)
         return Side(layout.stick_dim, start, tuple(coefs for _, coefs in m), steps, region.address * per_stick)
+
+
+def home_region(ctx: KernelContext, v: Value) -> Region | None:
+    """Each core's box of a tensor that lives in the scratchpads; None when it is in card memory."""
+    if v not in ctx.homes:
+        return None
+    address, boxes = ctx.homes[v]
+    return Region("lx", local_layout(v.type, boxes), address // 128, boxes)

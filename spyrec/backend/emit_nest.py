@@ -426,7 +426,9 @@ class NestEmitter:
         scalars = {a: self.scalar[v] for a, v in args if v in self.scalar}
         tensors = [(a, v) for a, v in args if v not in self.scalar]
         reducing = next((o for o in ops if o.name == head), None) if head else None
-        dims = self._vector_dims([v for _, v in tensors], op.result, reducing)
+        place = carried or self._result_place(op, body, path, stored)
+        self.place[op.result] = place
+        dims = self._vector_dims([self.place[v].map for _, v in tensors] + [place.map])
         pairs, counts, limits = self._iteration(dims, path)
         micro = Micro([(a, v.type.dtype) for a, v in tensors], scalars)
         for o in ops:
@@ -439,8 +441,6 @@ class NestEmitter:
         last = (ops[-1] if ops else None)
         final = last.result if last is not None else region.results[0]
         program = micro.finish(final, op.result.type.dtype)
-        place = carried or self._result_place(op, body, path, stored)
-        self.place[op.result] = place
         imm: dict[str, Num] = {"program": self.ctx.program(program)}
         if reducing is not None:
             self._reduce_imm(imm, reducing, dims, path, place)
@@ -463,13 +463,10 @@ class NestEmitter:
     def _source_format(self, place: Place, v: Value) -> str:
         return "f32" if place.space == "acc" else self.ctx.format(v.type.dtype)
 
-    def _vector_dims(self, sources: Sequence[Value], result: Value, reducing: Op | None) -> list[int]:
+    def _vector_dims(self, maps: Sequence[Map]) -> list[int]:
         """Kernel dimensions the instruction iterates: all that some operand varies along and a tile holds more
         than one of; lanes' dimension always."""
         nest = self.nest
-        maps = [self.place[v].map for v in sources]
-        if reducing is None and result in self.place:
-            maps.append(self.place[result].map)
         used = {d for m in maps for d in range(len(nest.extents)) if spans(m, d)}
         dims = [d for d in sorted(used) if nest.tile[d] > 1 or d == nest.stick]
         if nest.stick not in dims and nest.stick >= 0 and nest.stick in used:

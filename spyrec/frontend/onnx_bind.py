@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from spyrec.ir.errors import ImportError_
+from spyrec.ir.rounding import round_to
 from spyrec.ir.types import DType, TensorType
 
 from .onnx_load import ELEMENT_TYPES, MAX_DIM, MAX_RANK, type_name
@@ -95,8 +96,7 @@ def _read(proto: Any, problems: list[str]) -> _Input | None:
     if tensor.elem_type not in ELEMENT_TYPES:
         problems.append(
             f"Input '{proto.name}' has element type {type_name(tensor.elem_type)}, which cannot "
-            "be imported; supported:"
-            f" {', '.join(d.name for d in ELEMENT_TYPES.values())}."
+            f"be imported; supported: {', '.join(d.name for d in ELEMENT_TYPES.values())}."
         )
         return None
     if not tensor.HasField("shape"):
@@ -109,8 +109,7 @@ def _read(proto: Any, problems: list[str]) -> _Input | None:
     if len(dims) > MAX_RANK or any(d.dim_value > MAX_DIM for d in dims):
         problems.append(
             f"Input '{proto.name}' has dimensions {[d.dim_value for d in dims]}; expected at most "
-            f"{MAX_RANK}, each up to"
-            f" {MAX_DIM}."
+            f"{MAX_RANK}, each up to {MAX_DIM}."
         )
         return None
     found = tuple(
@@ -205,8 +204,7 @@ def _as_type(value: ConstValue, type_: TensorType) -> np.ndarray:
     given = np.asarray(value)
     if given.dtype.kind not in "biuf":
         raise TypeError("not numeric")
-    with np.errstate(all="ignore"):
-        cast = given.astype(type_.dtype.np_dtype)
+    cast = given != 0 if type_.dtype.kind == "bool" else round_to(given, type_.dtype)
     if type_.dtype.kind != "float" and not np.array_equal(cast.astype(given.dtype), given):
         raise ValueError("not representable")
     shape = type_.static_shape

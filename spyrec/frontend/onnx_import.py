@@ -4,7 +4,7 @@ convert each node through one table, and report everything that cannot be conver
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -18,8 +18,10 @@ from spyrec.ir.errors import ImportError_, SpyrecError
 from spyrec.ir.types import DType
 
 from .onnx_bind import ConstValue, bind_inputs, const_inputs
+from .onnx_check import check_graph
 from .onnx_load import LoadedModel, load_model, load_tensors
 from .onnx_node import Emitter, Handle, Known, Node, Results, Table, Unsupported, clean
+from .onnx_ops_attention import ATTENTION
 from .onnx_ops_contract import CONTRACT
 from .onnx_ops_elementwise import ELEMENTWISE
 from .onnx_ops_index import INDEX
@@ -35,6 +37,7 @@ CONVERTERS: Table = {
     **CONTRACT,
     **WINDOW,
     **NORM,
+    **ATTENTION,
     **SHAPE,
     **INDEX,
     **QUANT,
@@ -81,7 +84,7 @@ def import_onnx(
     """
     model = load_model(source)
     graph = model.proto.graph
-    _expect_graph(graph, model)
+    check_graph(graph, model.origin)
     weights = load_tensors(graph.initializer, model)
     types = bind_inputs([i for i in graph.input if i.name not in weights], bind)
     fixed = const_inputs(types, const)
@@ -113,55 +116,6 @@ def _known_tensors(
     }
 
 
-def _expect_graph(graph: Any, model: LoadedModel) -> None:
-    if not all(isinstance(name, str) for name in _names(graph)):
-        raise ImportError_(
-            f"{model.origin} holds names that are not UTF-8 text; the file is damaged."
-        )
-    problems = []
-    if not graph.output:
-        problems.append(f"{model.origin} has no outputs: there is nothing to compile.")
-    if graph.sparse_initializer:
-        names = ", ".join(repr(s.values.name) for s in graph.sparse_initializer)
-        problems.append(
-            f"{model.origin} has sparse weights ({names}), which cannot be imported; store them "
-            "densely."
-        )
-    seen: set[str] = set()
-    for name in [i.name for i in graph.initializer] + [
-        o for n in graph.node for o in n.output if o
-    ]:
-        if name in seen:
-            problems.append(
-                f"{model.origin} defines '{name}' twice; every result must have a name of its own."
-            )
-        seen.add(name)
-    problems += [
-        f"{model.origin} lists the input '{i.name}' twice."
-        for k, i in enumerate(graph.input)
-        if i.name in {j.name for j in graph.input[:k]}
-    ]
-    if problems:
-        raise ImportError_(list(dict.fromkeys(problems)))
-
-
-def _names(graph: Any) -> Iterator[Any]:
-    """Every name in a graph and its branches; a damaged one comes as bytes."""
-    yield graph.name
-    for value in (*graph.input, *graph.output):
-        yield value.name
-        yield from (d.dim_param for d in value.type.tensor_type.shape.dim)
-    for tensor in graph.initializer:
-        yield tensor.name
-        yield from (text for e in tensor.external_data for text in (e.key, e.value))
-    for node in graph.node:
-        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
-        for attribute in node.attribute:
-            yield attribute.name
-            if attribute.HasField("g"):
-                yield from _names(attribute.g)
-
-
 def _convert_nodes(walk: _Walk, nodes: Sequence[Any], scope: Scope) -> None:
     for proto in nodes:
         for name, result in zip(proto.output, _convert(walk, proto, scope), strict=False):
@@ -191,9 +145,8 @@ def _convert(walk: _Walk, proto: Any, scope: Scope) -> list[Handle | Absent]:
         walk.unsupported.setdefault((operator, str(why)), []).append(label)
         return failed
     except SpyrecError as error:
-        walk.problems.append(
-            f"Node '{label}' ({operator}) is malformed: {error}.".replace("..", ".")
-        )
+        sentence = str(error).rstrip(".")
+        walk.problems.append(f"Node '{label}' ({operator}) is malformed: {sentence}.")
         return failed
     missing = [
         Absent(f"it reads output {i} of a {operator} node ('{label}'), which is not computed")
@@ -228,6 +181,7 @@ def _node(walk: _Walk, proto: Any, operands: list[Handle | None], label: str) ->
         Loc((label,)),
         hint,
         len(proto.output),
+        walk.model.folder,
         walk.emitter,
     )
 

@@ -95,8 +95,7 @@ def _checked(proto: Any, origin: str, folder: Path | None) -> LoadedModel:
     if versions[0] not in OPSETS:
         raise ImportError_(
             f"{origin} uses opset {versions[0]}; opsets {OPSETS[0]} to {OPSETS[-1]} can be "
-            "imported;"
-            " export it again or convert it with onnx.version_converter."
+            "imported; export it again or convert it with onnx.version_converter."
         )
     if proto.functions:
         proto = _inlined(proto, origin)
@@ -228,8 +227,7 @@ def _external(
     if folder is None:
         raise ImportError_(
             f"{label} keeps its data in the file '{location}', but the model was given in memory, "
-            "without a folder;"
-            " give the model's path, or load it with its external data."
+            "without a folder; give the model's path, or load it with its external data."
         )
     path = _data_file(folder, location, label)
     offset, want = _number(info, "offset", 0, label), entries * stored.itemsize
@@ -241,8 +239,7 @@ def _external(
     if offset + length > size:
         raise ImportError_(
             f"{label} lies at bytes {offset} to {offset + length} of '{location}', which has only "
-            f"{size} bytes;"
-            " the data file is cut short or belongs to another model."
+            f"{size} bytes; the data file is cut short or belongs to another model."
         )
     if entries == 0:
         return np.zeros(0, stored)
@@ -256,8 +253,7 @@ def _data_file(folder: Path, location: str, label: str) -> Path:
     if not path.is_relative_to(folder.resolve()):
         raise ImportError_(
             f"{label} keeps its data in '{location}', which leads out of the model's folder; only "
-            "files in that folder"
-            " are read."
+            "files in that folder are read."
         )
     if not path.is_file():
         raise ImportError_(

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -17,6 +18,8 @@ from spyrec.ir.core import Attr, Builder, Loc, Op, Value
 from spyrec.ir.interp import run_op
 from spyrec.ir.ops import infer
 from spyrec.ir.types import DTYPES, DType, TensorType
+
+from .onnx_load import load_tensor
 
 FOLD_GROWTH_BYTES = 64 << 20  # a folded constant may be this much larger than what it is made of
 
@@ -120,6 +123,7 @@ class Node:
     loc: Loc
     hint: str
     outputs: int
+    folder: Path | None
     emitter: Emitter
 
     # -- operands
@@ -188,9 +192,10 @@ class Node:
             raise Unsupported(f"its attribute '{name}' is not of type {kind.__name__}")
         return value
 
-    def tensor(self, name: str) -> Any:
-        """An attribute that is a TensorProto, or None when left out."""
-        return self._attr(name, onnx.TensorProto, None)
+    def tensor(self, name: str) -> tuple[np.ndarray, DType]:
+        """The elements and the element type of a tensor attribute, which must be there."""
+        self.need(name)
+        return load_tensor(self._attr(name, onnx.TensorProto, None), self.folder, "Tensor")
 
     def need(self, name: str) -> Any:
         """An attribute that has no default."""

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from .onnx_load import load_tensor
 from .onnx_node import (
     F32,
     FOLD_GROWTH_BYTES,
@@ -119,7 +118,7 @@ def _scalar(n: Node, i: int, what: str) -> Any:
 def _constant(n: Node) -> Handle:
     match sorted(n.attrs):
         case ["value"]:
-            array, dtype = load_tensor(n.tensor("value"), None, "Constant")
+            array, dtype = n.tensor("value")
             return Known(n.hint, array, dtype, n.loc)
         case ["value_float" | "value_floats" as name]:
             return n.const(n.attrs[name], F32)
@@ -132,10 +131,8 @@ def _constant(n: Node) -> Handle:
 def _constant_of_shape(n: Node) -> Handle:
     """One value repeated, without memory for each element."""
     shape = n.known_ints(0, "shape")
-    value = n.tensor("value")
-    array, dtype = (
-        (np.zeros(1, np.float32), F32) if value is None else load_tensor(value, None, "Constant")
-    )
+    zero = np.zeros(1, np.float32), F32
+    array, dtype = n.tensor("value") if "value" in n.attrs else zero
     if shape is None or min(shape, default=0) < 0 or array.size != 1:
         raise Unsupported("its shape or its value is malformed")
     if math.prod(shape) * array.itemsize > MAX_FILL_BYTES:

@@ -1,4 +1,4 @@
-"""Softmax, the normalisations and attention."""
+"""Softmax and the normalisations."""
 
 from __future__ import annotations
 
@@ -113,44 +113,6 @@ def _lp_norm(n: Node) -> Handle:
     return n.emit("div", x, size)
 
 
-def _attention(n: Node) -> Handle:
-    """Without a cache. Three-dimensional operands carry the heads inside the last dimension."""
-    for i in (4, 5, 6):
-        if n.opt(i) is not None:
-            raise Unsupported("it has a key-value cache")
-    if n.float_("softcap", 0.0) != 0.0:
-        raise Unsupported("its softcap is set")
-    for side in ("left_window_size", "right_window_size"):
-        if n.int_(side, -1) >= 0:
-            raise Unsupported(f"its {side} is set")
-    packed = n.ranked(0, 3, 4).type.rank == 3
-    rank = 3 if packed else 4
-    q, k, v = (n.ranked(i, rank, rank) for i in range(3))
-    if packed:
-        groups = n.int_("kv_num_heads", 0)
-        q = _heads(n, q, n.int_("q_num_heads", 0))
-        k, v = _heads(n, k, groups), _heads(n, v, groups)
-    mask = n.opt(3)
-    causal = bool(n.int_("is_causal", 0))
-    if causal and shape_of(q)[2] != shape_of(k)[2]:
-        raise Unsupported("it is causal over queries and keys of different length")
-    scale = n.float_("scale", 1.0) if "scale" in n.attrs else None
-    operands = (q, k, v) if mask is None else (q, k, v, mask)
-    out = n.emit("attention", *operands, scale=scale, causal=causal)
-    if not packed:
-        return out
-    batch, heads, length, width = shape_of(out)
-    return n.reshape(n.transpose(out, (0, 2, 1, 3)), (batch, length, heads * width))
-
-
-def _heads(n: Node, x: Handle, heads: int) -> Handle:
-    """[B, S, H*D] -> [B, H, S, D]"""
-    batch, length, width = shape_of(x)
-    if heads < 1 or width % heads:
-        raise Unsupported(f"its width {width} does not divide into {heads} heads")
-    return n.transpose(n.reshape(x, (batch, length, heads, width // heads)), (0, 2, 1, 3))
-
-
 NORM: Table = {
     "Softmax": _softmax("softmax"),
     "LogSoftmax": _softmax("log_softmax"),
@@ -162,5 +124,4 @@ NORM: Table = {
     "GroupNormalization": _group_norm,
     "MeanVarianceNormalization": _mean_variance,
     "LpNormalization": _lp_norm,
-    "Attention": _attention,
 }
