@@ -16,6 +16,7 @@ from .kernel import GROUP, Box, Map, Nest, clip, rank1, spans, window
 from .manager import Target
 from .stick_layout import region_head
 
+FULL = 0.95  # of the cores a matrix kernel must occupy when it has a tile for each
 SHORTLIST = 48  # cuts priced in full, those with the least compute on the fullest core
 
 
@@ -65,6 +66,8 @@ class CoreAllocation:
             return compute([largest_part(e, p, g) for e, p, g in zip(nest.extents, parts, grains, strict=True)])
 
         cuts = sorted(factorisations(units, budget), key=busy)
+        if nest.kind == "contract" and output_tiles(nest, target) >= budget:
+            cuts = [c for c in cuts if prod(c) >= FULL * budget] or cuts
         near = [c for c in cuts if busy(c) <= 1.5 * busy(cuts[0])][:SHORTLIST]
         chosen = min(near, key=lambda c: self._cost(nest, c, grains, compute, target, owners, constants))
         order = core_order(nest, chosen)
@@ -160,6 +163,12 @@ def factorisations(units: tuple[int, ...], budget: int) -> Iterator[tuple[int, .
         total = prod(parts)
         if all(p == u or total // p * (p + 1) > budget for p, u in zip(parts, units, strict=True)):
             yield parts
+
+
+def output_tiles(nest: Nest, target: Target) -> int:
+    """Tiles of work of a matrix kernel: passes of rows times groups of columns."""
+    rows = prod(e for d, e in enumerate(nest.extents) if d in nest.parallel and d != nest.stick)
+    return -(-rows // target.device.pt.rows) * -(-nest.extents[nest.stick] // GROUP)
 
 
 def kernel_cycles(nest: Nest, target: Target) -> Callable[[Sequence[int]], float]:

@@ -102,10 +102,12 @@ class Grouper:
         return Group("fold", [], rank1(op.results[0].type))
 
     def _fits(self, full: tuple[int, ...], whole: set[int]) -> bool:
-        """Does a smallest tile (whole axes whole, one group of lanes else) leave room to work?"""
+        """Does a smallest tile leave room to work? The lanes run along the last axis if that alone is whole,
+        else presumably along one that is not."""
         last = len(full) - 1
-        lanes = padded(full[last], GROUP) if last in whole else GROUP
-        return prod(full[d] for d in whole if d != last) * lanes * 2 * 8 <= self.budget
+        rows = prod(full[d] for d in whole if d != last)
+        lanes = padded(full[last], GROUP) if whole == {last} else GROUP * (full[last] if last in whole else 1)
+        return rows * lanes * 2 * 8 <= self.budget
 
     def _join(self, op: Op) -> Group | None:
         if op.name not in ELEMENTWISE and op.name not in REDUCTIONS:

@@ -13,6 +13,7 @@ from .hbm_plan import HbmPlan
 from .legalize_dtypes import LegalizeDtypes
 from .lower_tiles import LowerTiles
 from .manager import Pass, Pipeline, Registry
+from .merge_moves import MergeMoves
 from .registry import PASSES, with_plugins
 from .residency import RingRelayout
 from .scratchpad import Scratchpad
@@ -28,6 +29,7 @@ PIPELINE: Pipeline = (
     Fold(),  # and constants: masks, interpolation matrices, scaled weights
     LegalizeDtypes(),  # the device's own formats from here on
     Cse(),  # constants that became equal
+    MergeMoves(),  # a tensor that only moves read need not exist
     Dce(),  # nothing unread reaches the planner
     Fuse(),  # kernels; all planning below is per kernel or per edge between kernels
     StickLayout(),  # lanes first: it decides what divides evenly
@@ -40,7 +42,7 @@ PIPELINE: Pipeline = (
 )
 
 DEVICE_PASSES: tuple[type[Pass], ...] = (
-    Fuse, StickLayout, CoreAllocation, RingRelayout, Tiling, LowerTiles, Scratchpad, HbmPlan,
+    MergeMoves, Fuse, StickLayout, CoreAllocation, RingRelayout, Tiling, LowerTiles, Scratchpad, HbmPlan,
 )
 
 

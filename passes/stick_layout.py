@@ -71,7 +71,7 @@ class _Sticks:
     def _want(self, v: Value) -> int:
         """The stick dimension a reader demands, else the last."""
         found = self._asked(v)
-        return found if found is not None else len(rank1(v.type)) - 1
+        return found if found is not None else fullest(rank1(v.type))
 
     def _asked(self, v: Value) -> int | None:
         if v in self.wanted_memo:
@@ -286,6 +286,17 @@ def laid(type_: TensorType, stick: int, order: tuple[int, ...] | None = None) ->
     """The type with the standard layout for that stick dimension, in card memory."""
     layout = Layout.stick(rank1(type_), type_.dtype.bits, stick, order)
     return TensorType(type_.shape, type_.dtype, layout, "hbm")
+
+
+def fullest(shape: tuple[int, ...]) -> int:
+    """The last dimension, unless another fills its lanes much better."""
+
+    def waste(d: int) -> float:
+        return padded(shape[d], GROUP) / max(1, shape[d])
+
+    last = len(shape) - 1
+    best = min(range(len(shape)), key=lambda d: (waste(d), -d))
+    return last if waste(last) <= 1.5 * waste(best) else best
 
 
 def region_head(op: Op) -> Op:
