@@ -12,7 +12,7 @@ import numpy as np
 from spyrec.ir.core import Module, Op, Value
 from spyrec.ir.layout import split_points
 
-from .kernel import GROUP, Box, Map, Nest, clip, rank1, spans, window
+from .kernel import GROUP, Box, Map, Nest, clip, padded, rank1, spans, window
 from .manager import Target
 from .stick_layout import region_head
 
@@ -101,7 +101,10 @@ class CoreAllocation:
 
 def _piece_bytes(v: Value, m: Map, local: Sequence[int]) -> float:
     box = clip(window(m, [(0, n) for n in local]), rank1(v.type))
-    return prod(max(1, s) for _, s in box) * v.type.dtype.bits / 8
+    assert v.type.layout is not None
+    stick = v.type.layout.stick_dim
+    sizes = [padded(max(1, s), GROUP) if t == stick else max(1, s) for t, (_, s) in enumerate(box)]
+    return prod(sizes) * v.type.dtype.bits / 8
 
 
 def moved_bytes(nest: Nest, m: Map, v: Value, owned: tuple[Box, ...]) -> float:
@@ -113,7 +116,9 @@ def moved_bytes(nest: Nest, m: Map, v: Value, owned: tuple[Box, ...]) -> float:
     hi = np.minimum(need[:, :, 0] + need[:, :, 1], have[:, :, 0] + have[:, :, 1])
     kept = np.clip(hi - lo, 0, None).prod(axis=1)
     lacking = need[:, :, 1].prod(axis=1) - kept
-    return float(lacking.max()) * v.type.dtype.bits / 8
+    assert v.type.layout is not None
+    lanes = need[:, v.type.layout.stick_dim, 1].max()
+    return float(lacking.max()) * v.type.dtype.bits / 8 * padded(int(lanes), GROUP) / max(1, int(lanes))
 
 
 def replace_parts(nest: Nest, parts: tuple[int, ...], grains: tuple[int, ...]) -> Nest:

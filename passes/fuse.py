@@ -3,18 +3,22 @@ reductions merge; data movement becomes `move` ops in kernels of their own."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from types import MappingProxyType
 from typing import ClassVar
 
 from spyrec.ir.affine import as_move, reshape_via_flat
-from spyrec.ir.core import Attr, Block, Builder, Loc, Module, Op, Value, names, uses
+from spyrec.ir.core import Attr, Block, Builder, Loc, Module, Op, Value, names, rewrite, uses
 from spyrec.ir.errors import PassError
 from spyrec.ir.types import TensorType
 
 from .groups import REDUCTIONS, Group, Grouper, is_depthwise
-from .kernel import Map, identity_map, rank1
+from .kernel import GROUP, Map, identity_map, rank1
 from .manager import Target
+
+LARGE_REDUCTION = 1 << 14  # elements from which a second launch is worth more cores
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class Fuse:
     lx_share: float = 0.4  # of the scratchpad a fused tile may plan with
 
     def run(self, module: Module, target: Target) -> Module:
-        module = _own_outputs(module)
+        module = _split_reductions(_own_outputs(module), target.device.cores.count)
         groups = Grouper(module, int(target.device.lx.usable_bytes * self.lx_share)).run()
         build = _KernelBuilder(module)
         for group in groups:
@@ -58,6 +62,25 @@ def _own_outputs(module: Module) -> Module:
         taken.add(v)
         results.append(v)
     return replace(module, body=Block(module.body.args, tuple(builder.ops), tuple(results)))
+
+
+def _split_reductions(module: Module, cores: int) -> Module:
+    """A large reduction over several axes with few results would run on few cores: fold the last axis first,
+    in parallel over the others. Sums associate differently, within the accumulator's fp32."""
+
+    def split(op: Op, builder: Builder) -> Sequence[Value] | None:
+        if op.name not in REDUCTIONS:
+            return None
+        shape = rank1(op.operands[0].type)
+        axes = [a for a in op.attrs["axes"] if shape[a] > 1]  # type: ignore[union-attr]
+        results = op.results[0].type.size
+        if len(axes) < 2 or -(-results // GROUP) * 2 > cores or prod(shape) < LARGE_REDUCTION:
+            return None
+        first = builder.op(op.name, op.operands, loc=op.loc, hint=f"{op.results[0].name}_part", axes=(axes[-1],), keepdims=True)
+        return builder.op(op.name, first.results, loc=op.loc, hint=op.results[0].name, axes=tuple(axes[:-1]),
+                          keepdims=True).results
+
+    return rewrite(module, split)
 
 
 class _KernelBuilder:
