@@ -14,7 +14,7 @@ help:
 	@echo "make test      the fast tests"
 	@echo "make test-all  all tests, the slow ones too"
 	@echo "make check     lint, types, import contracts and the fast tests"
-	@echo "make bench     the benchmarks"
+	@echo "make bench     seconds and memory to compile and simulate two real models"
 	@echo "make clean     remove what the other targets made, .venv too"
 
 venv: $(READY)
@@ -48,7 +48,7 @@ check: $(READY)
 	$(BIN)/python -m pytest -n $(JOBS)
 
 bench: $(READY)
-	$(BIN)/python -m benchmarks.run
+	$(BIN)/python -m benchmarks.compile_simulate
 
 clean:
 	rm -rf $(VENV) $(DEMO) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

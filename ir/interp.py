@@ -11,10 +11,10 @@ import numpy as np
 
 from .core import Block, Module, Op, Value
 from .errors import SpyrecError
-from .ops import OPS, attributes
-from .ops.elementwise import wrap_i4
+from .evaluate import conform, evaluator
 from .ops.shapes import show
 from .rounding import FORMATS, round_to
+from .run_tiles import run_tiled
 from .types import Sym, TensorType
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -107,16 +107,18 @@ def _run_op(op: Op, arrays: Sequence[Array], outer: Env, shared: _Run) -> tuple[
     try:
         with np.errstate(all="ignore"):
             match op.name:
+                case "kernel" if op.attrs.get("tiled") is True:
+                    results: Sequence[Array] = run_tiled(op, arrays, shared.observe)
                 case "kernel":
-                    results: Sequence[Array] = _run_block(op.regions[0], arrays, outer, shared)
+                    results = _run_block(op.regions[0], arrays, outer, shared)
                 case "if":
                     region = op.regions[0 if arrays[0] else 1]
                     results = _run_block(region, (), outer, shared)
                 case "loop":
                     results = _run_loop(op.regions[0], arrays, outer, shared)
                 case _:
-                    results = _evaluate(op, arrays, types)
-        return tuple(_conform(a, t) for a, t in zip(results, types, strict=True))
+                    results = evaluator(op)(arrays, types)
+        return tuple(conform(a, t) for a, t in zip(results, types, strict=True))
     except SpyrecError:
         raise
     except Exception as error:
@@ -127,15 +129,6 @@ def _run_op(op: Op, arrays: Sequence[Array], outer: Env, shared: _Run) -> tuple[
         ) from error
 
 
-def _evaluate(op: Op, arrays: Sequence[Array], types: Sequence[TensorType]) -> Sequence[Array]:
-    full = attributes(op)  # VerifyError if the op is unknown
-    evaluate = OPS[op.name].eval
-    if evaluate is None:
-        raise SpyrecError(f"{op.name} has no meaning outside a compiled program (from {op.loc})")
-    wide = [a.astype(np.float32) if a.dtype == np.float16 else a for a in arrays]
-    return evaluate(wide, full, types)
-
-
 def _run_loop(body: Block, arrays: Sequence[Array], outer: Env, shared: _Run) -> list[Array]:
     trip, condition, *carried = arrays
     for iteration in range(int(trip)):
@@ -144,18 +137,6 @@ def _run_loop(body: Block, arrays: Sequence[Array], outer: Env, shared: _Run) ->
         number = np.array(iteration, np.int64)
         condition, *carried = _run_block(body, [number, condition, *carried], outer, shared)
     return carried
-
-
-def _conform(array: Array, type_: TensorType) -> Array:
-    """A result as its type holds it: rounded, or wrapped to four bits."""
-    array = np.asarray(array)
-    if array.shape != type_.static_shape:
-        raise ValueError(f"the result has shape {show(array.shape)}, not {show(type_.shape)}")
-    if type_.dtype.kind == "float" and type_.dtype.bits <= 16:
-        return np.asarray(round_to(array, type_.dtype))
-    if type_.dtype.name == "i4":
-        return wrap_i4(array)
-    return array.astype(type_.dtype.np_dtype, copy=False)
 
 
 def _bind(value: Value, dims: Mapping[str, int], op: Op) -> TensorType:

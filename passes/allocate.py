@@ -14,6 +14,8 @@ from spyrec.ir.layout import split_points
 
 from .kernel import GROUP, Box, Map, Nest, clip, padded, rank1, spans, window
 from .manager import Target
+from .pins import pinned_core_order, pinned_cuts
+from .span import reaches
 from .stick_layout import region_head
 
 FULL = 0.95  # of the cores a matrix kernel must occupy when it has a tile for each
@@ -52,26 +54,24 @@ class CoreAllocation:
         self, op: Op, budget: int, target: Target, owners: dict[Value, tuple[Box, ...]], constants: set[Value],
     ) -> Op:
         nest = Nest(op)
-        if nest.kind == "move":
-            units, grains = move_units(op)
-        else:
-            free = nest.parallel - nest.whole
-            grains = tuple(nest.grain(d) for d in range(len(nest.extents)))
-            units = tuple(-(-e // g) if d in free else 1 for d, (e, g) in enumerate(zip(nest.extents, grains, strict=True)))
-            if nest.kind == "gather":
-                units, grains = gather_units(nest)
+        units, grains = divisions(nest)
         compute = kernel_cycles(nest, target)
 
         def busy(parts: tuple[int, ...]) -> float:
             return compute([largest_part(e, p, g) for e, p, g in zip(nest.extents, parts, grains, strict=True)])
 
-        cuts = sorted(factorisations(units, budget), key=busy)
+        cuts = sorted(pinned_cuts(nest, units, budget, factorisations), key=busy)
+        cuts = within_span(nest, cuts, grains, target.device.hbm.span_bytes)
         if nest.kind == "contract" and output_tiles(nest, target) >= budget:
             cuts = [c for c in cuts if prod(c) >= FULL * budget] or cuts
         near = [c for c in cuts if busy(c) <= 1.5 * busy(cuts[0])][:SHORTLIST]
-        chosen = min(near, key=lambda c: self._cost(nest, c, grains, compute, target, owners, constants))
+        priced = sorted(
+            (self._cost(nest, c, grains, compute, target, owners, constants), i, c) for i, c in enumerate(near)
+        )
+        cost, _, chosen = priced[0]
+        rejected = tuple((c, float(other[0])) for other, _, c in priced[1:2])
         order = core_order(nest, chosen)
-        return op.with_attrs(parts=chosen, core_order=order, grains=grains)
+        return op.with_attrs(parts=chosen, core_order=order, grains=grains, why_parts=(float(cost[0]), rejected))
 
     def _cost(
         self, nest: Nest, parts: tuple[int, ...], grains: tuple[int, ...],
@@ -92,8 +92,6 @@ class CoreAllocation:
             if v in constants or v not in owners:
                 fetches = -(-copies // device.hbm.multicast_max)
                 bus += piece * distinct * fetches / device.hbm.bytes_per_cycle
-                if piece > device.hbm.span_bytes:
-                    busy += 1e12
             else:
                 ring += moved_bytes(cut, m, v, owners[v]) / device.ring.bytes_per_cycle
         return max(busy, bus) + 0.5 * ring + 0.01 * (busy + bus), -prod(parts)
@@ -127,7 +125,17 @@ def replace_parts(nest: Nest, parts: tuple[int, ...], grains: tuple[int, ...]) -
 
 def core_order(nest: Nest, parts: tuple[int, ...]) -> tuple[int, ...]:
     """Slowest digit first. Divided dimensions in their order, so neighbours share what varies slowest."""
-    return tuple(d for d, p in enumerate(parts) if p > 1)
+    return pinned_core_order(nest, [d for d, p in enumerate(parts) if p > 1])
+
+
+def within_span(
+    nest: Nest, cuts: list[tuple[int, ...]], grains: tuple[int, ...], limit: int,
+) -> list[tuple[int, ...]]:
+    """The cuts under which no core reaches over more than ``limit`` bytes of a tensor; all when there is none."""
+    if not any(True for _ in reaches(nest.op, limit)):
+        return cuts
+    legal = [c for c in cuts if all(r.nbytes <= limit for r in reaches(replace_parts(nest, c, grains).op, limit))]
+    return legal or cuts
 
 
 def largest_part(extent: int, parts: int, grain: int) -> int:
@@ -198,6 +206,18 @@ def kernel_cycles(nest: Nest, target: Target) -> Callable[[Sequence[int]], float
         return groups * steps / device.sfp.groups_per_cycle
 
     return vector
+
+
+def divisions(nest: Nest) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(units, grains): into how many parts each dimension may be cut at most, and on multiples of what."""
+    if nest.kind == "move":
+        return move_units(nest.op)
+    if nest.kind == "gather":
+        return gather_units(nest)
+    free = nest.parallel - nest.whole
+    grains = tuple(nest.grain(d) for d in range(len(nest.extents)))
+    units = (-(-e // g) if d in free else 1 for d, (e, g) in enumerate(zip(nest.extents, grains, strict=True)))
+    return tuple(units), grains
 
 
 def move_units(op: Op) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -11,7 +11,6 @@ from typing import ClassVar
 
 from spyrec.ir.affine import as_move, reshape_via_flat
 from spyrec.ir.core import Attr, Block, Builder, Loc, Module, Op, Value, names, rewrite, uses
-from spyrec.ir.errors import PassError
 from spyrec.ir.types import TensorType
 
 from .groups import REDUCTIONS, Group, Grouper, is_depthwise
@@ -114,34 +113,41 @@ class _KernelBuilder:
             case _:
                 n = len(group.full)
                 dims = tuple((f"d{i}", e) for i, e in enumerate(group.full))
-                self._emit(group, dims, {}, tuple(sorted(group.whole)) if group.whole else (), n)
+                self._emit(group, dims, (), tuple(sorted(group.whole)) if group.whole else (), n)
 
     def _emit(
-        self, group: Group, dims: tuple[tuple[str, int], ...], fixed: dict[Value, Map], whole: tuple[int, ...], rank: int,
+        self, group: Group, dims: tuple[tuple[str, int], ...], head: tuple[Map, ...], whole: tuple[int, ...], rank: int,
     ) -> None:
-        """``fixed``: maps of the head's operands; all other values broadcast into the first ``rank`` dims."""
+        """``head``: maps of the first op's operands when it walks them in its own way; what the other ops read
+        broadcasts into the first ``rank`` dims, and is an operand of its own even if the head reads it too."""
         inside = {r for op in group.ops for r in op.results}
-        operands = tuple(dict.fromkeys(v for op in group.ops for v in op.operands if v not in inside))
+        others = group.ops[1:] if head else group.ops
+        fixed = group.ops[0].operands if head else ()
+        shared = tuple(dict.fromkeys(v for op in others for v in op.operands if v not in inside))
         results = tuple(r for op in group.ops for r in op.results if self._escapes(r, group))
         full = tuple(e for _, e in dims[:rank])
-        maps = tuple(fixed.get(v) or identity_map(rank1(v.type), full, len(dims)) for v in operands)
+        maps = (*head, *(identity_map(rank1(v.type), full, len(dims)) for v in shared))
         out_maps = tuple(identity_map(rank1(r.type), full, len(dims)) for r in results)
-        self._kernel(group.kind, group.ops, operands, results, dims, maps, out_maps, whole)
+        self._kernel(group.kind, group.ops, fixed, shared, results, dims, maps, out_maps, whole)
 
     def _escapes(self, value: Value, group: Group) -> bool:
         return value in self.outputs or any(u not in group.ops for u, _ in self.uses.get(value, []))
 
     def _kernel(
-        self, kind: str, ops: list[Op], operands: tuple[Value, ...], results: tuple[Value, ...],
+        self, kind: str, ops: list[Op], head: tuple[Value, ...], shared: tuple[Value, ...], results: tuple[Value, ...],
         dims: tuple[tuple[str, int], ...], maps: tuple[Map, ...], out_maps: tuple[Map, ...], whole: tuple[int, ...] = (),
     ) -> None:
-        inner: dict[Value, Value] = {v: self.builder.value(v.name, v.type) for v in operands}
+        """A kernel whose first operands are the ``head`` op's, in its order; the other ops read ``shared``."""
+        operands = (*head, *shared)
+        args = tuple(self.builder.value(v.name, v.type) for v in operands)
+        inner: dict[Value, Value] = dict(zip(shared, args[len(head):], strict=True))
         body: list[Op] = []
         for op in ops:
             made = tuple(self.builder.value(r.name, r.type) for r in op.results)
-            body.append(replace(op, operands=tuple(inner[v] for v in op.operands), results=made))
+            reads = args[:len(head)] if head and op is ops[0] else tuple(inner[v] for v in op.operands)
+            body.append(replace(op, operands=reads, results=made))
             inner.update(zip(op.results, made, strict=True))
-        block = Block(tuple(inner[v] for v in operands), tuple(body), tuple(inner[r] for r in results))
+        block = Block(args, tuple(body), tuple(inner[r] for r in results))
         attrs: dict[str, Attr] = {
             "name": f"k{self.count}_{_title(ops)}", "kind": kind, "dims": dims, "maps": maps, "out_maps": out_maps,
             "ops": ",".join(dict.fromkeys(op.name for op in ops)),
@@ -170,7 +176,7 @@ class _KernelBuilder:
             dims = tuple((f"d{j}", e) for j, e in enumerate(rank1(type_)))
             maps = tuple(() for _ in source)
             out_map = identity_map(rank1(type_), rank1(type_), len(dims))
-            self._kernel("move", [replace(move, name="move")], source, (result,), dims, maps, (out_map,))
+            self._kernel("move", [move], source, (), (result,), dims, maps, (out_map,))
             source = (result,)
 
 
@@ -180,11 +186,11 @@ def _title(ops: list[Op]) -> str:
     return "_".join(seen[:3]) if seen else "copy"
 
 
-def _contract_nest(head: Op) -> tuple[tuple[tuple[str, int], ...], dict[Value, Map], tuple[int, ...], int]:
+def _contract_nest(head: Op) -> tuple[tuple[tuple[str, int], ...], tuple[Map, ...], tuple[int, ...], int]:
     return _conv_nest(head) if head.name == "conv" else _matmul_nest(head)
 
 
-def _matmul_nest(op: Op) -> tuple[tuple[tuple[str, int], ...], dict[Value, Map], tuple[int, ...], int]:
+def _matmul_nest(op: Op) -> tuple[tuple[tuple[str, int], ...], tuple[Map, ...], tuple[int, ...], int]:
     """out[b.., m, n] += a[b.., m, k] * b[b.., k, n]"""
     a, b = op.operands
     out = rank1(op.results[0].type)
@@ -202,9 +208,7 @@ def _matmul_nest(op: Op) -> tuple[tuple[tuple[str, int], ...], dict[Value, Map],
             rows.append((0, _unit(n_dims, lead + i) if e != 1 or out[lead + i] == 1 else (0,) * n_dims))
         return (*rows, (0, _unit(n_dims, row)), (0, _unit(n_dims, col)))
 
-    if a is b:
-        raise PassError(f"fuse: matmul of a tensor with itself needs two names (from {op.loc})")
-    return dims, {a: operand_map(a, m, k), b: operand_map(b, k, n)}, (), r
+    return dims, (operand_map(a, m, k), operand_map(b, k, n)), (), r
 
 
 def _unit(n: int, *at: int) -> tuple[int, ...]:
@@ -218,9 +222,9 @@ def _coefs(n: int, **at: int) -> tuple[int, ...]:
     return tuple(out)
 
 
-def _conv_nest(op: Op) -> tuple[tuple[tuple[str, int], ...], dict[Value, Map], tuple[int, ...], int]:
+def _conv_nest(op: Op) -> tuple[tuple[tuple[str, int], ...], tuple[Map, ...], tuple[int, ...], int]:
     """out[b, oc, oh, ow] += x[b, ic, oh*s + kh*d - p, ...] * w[oc, ic, kh, kw]"""
-    x, w = op.operands
+    w = op.operands[1]
     b, oc, oh, ow = op.results[0].type.static_shape
     _, ic, kh, kw = w.type.static_shape
     dims = (("b", b), ("oc", oc), ("oh", oh), ("ow", ow), ("kh", kh), ("kw", kw), ("ic", ic))
@@ -230,7 +234,7 @@ def _conv_nest(op: Op) -> tuple[tuple[tuple[str, int], ...], dict[Value, Map], t
         (-pads[0], _coefs(7, d2=sh, d4=dh)), (-pads[1], _coefs(7, d3=sw, d5=dw)),
     )
     w_map: Map = ((0, _unit(7, 1)), (0, _unit(7, 6)), (0, _unit(7, 4)), (0, _unit(7, 5)))
-    return dims, {x: x_map, w: w_map}, (), 4
+    return dims, (x_map, w_map), (), 4
 
 
 def _window_attrs(op: Op) -> tuple[tuple[int, int], tuple[int, int], tuple[int, ...]]:
@@ -240,10 +244,9 @@ def _window_attrs(op: Op) -> tuple[tuple[int, int], tuple[int, int], tuple[int, 
     return strides, dilations, pads
 
 
-def _fold_nest(group: Group) -> tuple[tuple[tuple[str, int], ...], dict[Value, Map], tuple[int, ...], int]:
+def _fold_nest(group: Group) -> tuple[tuple[tuple[str, int], ...], tuple[Map, ...], tuple[int, ...], int]:
     """Windows and large reductions: result dimensions first, then what is folded."""
     head = group.ops[0]
-    x = head.operands[0]
     if head.name in REDUCTIONS:
         return _reduction_nest(head)
     b, c, oh, ow = head.results[0].type.static_shape
@@ -253,16 +256,17 @@ def _fold_nest(group: Group) -> tuple[tuple[tuple[str, int], ...], dict[Value, M
         kh, kw = head.attrs["kernel"]  # type: ignore[misc]
     dims = (("b", b), ("c", c), ("oh", oh), ("ow", ow), ("kh", kh), ("kw", kw))
     (sh, sw), (dh, dw), pads = _window_attrs(head)
-    fixed: dict[Value, Map] = {x: (
+    x_map: Map = (
         (0, _unit(6, 0)), (0, _unit(6, 1)),
         (-pads[0], _coefs(6, d2=sh, d4=dh)), (-pads[1], _coefs(6, d3=sw, d5=dw)),
-    )}
-    if is_depthwise(head):
-        fixed[head.operands[1]] = ((0, _unit(6, 1)), (0, (0,) * 6), (0, _unit(6, 4)), (0, _unit(6, 5)))
-    return dims, fixed, (), 4
+    )
+    if not is_depthwise(head):
+        return dims, (x_map,), (), 4
+    w_map: Map = ((0, _unit(6, 1)), (0, (0,) * 6), (0, _unit(6, 4)), (0, _unit(6, 5)))
+    return dims, (x_map, w_map), (), 4
 
 
-def _reduction_nest(head: Op) -> tuple[tuple[tuple[str, int], ...], dict[Value, Map], tuple[int, ...], int]:
+def _reduction_nest(head: Op) -> tuple[tuple[tuple[str, int], ...], tuple[Map, ...], tuple[int, ...], int]:
     full = rank1(head.operands[0].type)
     axes: tuple[int, ...] = head.attrs["axes"]  # type: ignore[assignment]
     out = rank1(head.results[0].type)
@@ -270,15 +274,15 @@ def _reduction_nest(head: Op) -> tuple[tuple[tuple[str, int], ...], dict[Value, 
     dims = (*((f"d{i}", e) for i, e in enumerate(out)), *((f"r{a}", full[a]) for a in axes))
     place = {a: len(full) + i for i, a in enumerate(axes)}
     x_map: Map = tuple((0, _unit(n, place.get(i, i))) for i in range(len(full)))
-    return dims, {head.operands[0]: x_map}, (), len(full)
+    return dims, (x_map,), (), len(full)
 
 
-def _gather_nest(op: Op) -> tuple[tuple[tuple[str, int], ...], dict[Value, Map], tuple[int, ...], int]:
+def _gather_nest(op: Op) -> tuple[tuple[tuple[str, int], ...], tuple[Map, ...], tuple[int, ...], int]:
     """out[i.., d] = table[index[i..], d]; the table's row is looked up, so its map holds only d."""
-    table, index = op.operands
+    index = op.operands[1]
     out = rank1(op.results[0].type)
     dims = tuple((f"i{j}", e) for j, e in enumerate(out[:-1])) + (("d", out[-1]),)
     n = len(dims)
     t_map: Map = ((0, (0,) * n), (0, _unit(n, n - 1)))
     i_map: Map = tuple((0, _unit(n, j)) for j in range(len(rank1(index.type)))) if index.type.rank else ((0, (0,) * n),)
-    return dims, {table: t_map, index: i_map}, (), n
+    return dims, (t_map, i_map), (), n

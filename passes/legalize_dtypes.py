@@ -204,7 +204,7 @@ def saturated(array: Array, dtype: DType) -> Array:
     a 16-bit format, a scalar that is not zero stays so. NaN stays."""
     if dtype.bits > 16:
         return np.asarray(round_to(array, dtype))
-    largest, smallest = _limits(dtype)
+    largest, smallest = float_limits(dtype)
     wide = np.asarray(np.clip(array.astype(np.float64), -largest, largest))
     rounded = np.asarray(round_to(wide, dtype))
     if array.size == 1 and np.any(wide) and not np.any(rounded):
@@ -212,8 +212,8 @@ def saturated(array: Array, dtype: DType) -> Array:
     return rounded
 
 
-def _limits(dtype: DType) -> tuple[float, float]:
-    """Largest and smallest positive finite value."""
+def float_limits(dtype: DType) -> tuple[float, float]:
+    """Largest and smallest positive finite value of a 16-bit format."""
     if dtype.name in FORMATS:
         return FORMATS[dtype.name].largest, FORMATS[dtype.name].smallest
     info = np.finfo(np.float16)

@@ -9,12 +9,14 @@ from typing import ClassVar
 
 from spyrec.ir.core import Attr, Block, Builder, Module, Op, Value, names
 from spyrec.ir.layout import Layout
-from spyrec.ir.types import TensorType, dtype
+from spyrec.ir.ops import infer
+from spyrec.ir.ops.tile import F32, working
+from spyrec.ir.tiles import tile_shape
+from spyrec.ir.types import TensorType
 
 from .kernel import Map, Nest, memory_order, rank1, spans
 from .manager import Target
 from .stages import Stage, stages
-from .tiling import tile_shape
 
 IDENTITY = {"reduce_sum": 0.0, "reduce_max": float("-inf"), "reduce_min": float("inf"), "reduce_prod": 1.0,
             "max_pool": float("-inf"), "sum_pool": 0.0, "conv": 0.0, "matmul": 0.0}
@@ -43,8 +45,8 @@ class LowerTiles:
             store(%sum) {result = 0} } }
 
     Each core runs the body on its own part (``parts``, ``core_order``). A `load` fetches the window the current
-    trip needs and fills what lies outside the tensor; arrays at a tail are shorter than their type says. Moves and
-    gathers keep their bodies: their descriptors say it all.
+    trip needs and fills what lies outside the tensor; what a tile holds beyond a tail is undefined. A `compute` works
+    on floats in f32 and rounds once. Moves and gathers keep their bodies: their descriptors say it all.
     """
 
     name: ClassVar[str] = "lower-tiles"
@@ -153,13 +155,10 @@ class _Lowering:
         """Round the accumulator to the result's own format."""
         acc = self.tile_of[head.result]
         type_ = self._tile_type(head, drained=True)
-        arg = self.names.value("acc", _plain(acc.type))
-        made = self.names.value(head.result.name, _plain(type_))
-        cast = Op("cast", (arg,), (made,), MappingProxyType({"to": type_.dtype}), (), self.op.loc)
+        arg = self.names.value("acc", working(acc.type))
         tile = self.names.value(f"{head.result.name}_tile", type_)
         self.tile_of[head.result] = tile
-        return Op("compute", (acc,), (tile,), MappingProxyType({"unit": "sfp"}), (Block((arg,), (cast,), (made,)),),
-                  self.op.loc)
+        return Op("compute", (acc,), (tile,), MappingProxyType({"unit": "sfp"}), (Block((arg,), (), (arg,)),), self.op.loc)
 
     def _tile_type(self, stage: Stage, drained: bool = False) -> TensorType:
         """Type of a stage's tile: results in their own format, accumulators and statistics in fp32."""
@@ -169,15 +168,12 @@ class _Lowering:
         if m is not None:
             shape = tile_shape(m, self.nest.tile)
         else:
-            full = rank1(v.type)
-            shape = tuple(
-                self.nest.tile[lead + i] if e == self.nest.extents[lead + i] else 1 for i, e in enumerate(full)
-            )
+            shape = self._part(rank1(v.type))
         kind = v.type.dtype
         heads = self.nest.kind != "vec" and stage is self.stages[0]
         wide = self._accumulates() if heads else v not in self.region.results
         if stage.head is not None and wide and not drained and kind.kind == "float":
-            kind = dtype("f32")
+            kind = F32
         stick = max(0, self.nest.stick - lead)
         return _laid(TensorType(shape, kind), stick if stick < len(shape) else len(shape) - 1)
 
@@ -190,27 +186,24 @@ class _Lowering:
         args = []
         outer_args: list[Value] = []
         for v in stage.inputs:
-            arg = self.names.value(v.name, _plain(self.tile_of[v].type))
+            arg = self.names.value(v.name, working(self.tile_of[v].type))
             inner[v] = arg
             args.append(arg)
             outer_args.append(self.tile_of[v])
         ops: list[Op] = []
         for op in stage.ops:
-            made = self.names.value(op.result.name, op.result.type)
-            attrs = dict(op.attrs)
-            if op is stage.head and "pads" in attrs:
-                attrs["pads"] = tuple(0 for _ in attrs["pads"])  # type: ignore[union-attr]  # the load filled the border
-            ops.append(replace(op, operands=tuple(inner[v] for v in op.operands), results=(made,),
-                               attrs=MappingProxyType(attrs)))
-            inner[op.result] = made
+            operands = tuple(inner[v] for v in op.operands)
+            here = self._on_tiles(op, op is stage.head, operands)
+            ops.append(here)
+            inner[op.result] = here.result
         last = inner[stage.result]
         type_ = self._tile_type(stage)
         if carried is not None:
             assert stage.head is not None
-            arg = self.names.value("acc", _plain(type_))
+            arg = self.names.value("acc", working(type_))
             args.append(arg)
             outer_args.append(carried)
-            total = self.names.value("sum", _plain(type_))
+            total = self.names.value("sum", working(type_))
             ops.append(Op(COMBINE[stage.head.name], (arg, last), (total,), MappingProxyType({}), (), self.op.loc))
             last = total
         unit = "pt" if stage.head is not None and self.nest.kind == "contract" else "sfp"
@@ -221,6 +214,26 @@ class _Lowering:
         self.tile_of.setdefault(stage.result, result)
         return Op("compute", tuple(outer_args), (result,), MappingProxyType(attrs2),
                   (Block(tuple(args), tuple(ops), (last,)),), self.op.loc)
+
+    def _on_tiles(self, op: Op, is_head: bool, operands: tuple[Value, ...]) -> Op:
+        """The op on tile-shaped operands, with floats in f32."""
+        attrs = dict(op.attrs)
+        if is_head and "pads" in attrs:
+            attrs["pads"] = tuple(0 for _ in attrs["pads"])  # type: ignore[union-attr]  # the load filled the border
+        if op.name == "conv" and int(attrs.get("group", 1)) > 1:  # type: ignore[arg-type]
+            attrs["group"] = operands[0].type.static_shape[1]  # depthwise: a group for each channel of the tile
+        if op.name == "broadcast_to":
+            attrs["shape"] = self._part(rank1(op.result.type))
+        if op.name == "cast" and op.result.type.dtype.kind == "float":
+            attrs["to"] = F32
+        (type_,) = infer(op.name, [v.type for v in operands], attrs, op.loc)
+        made = self.names.value(op.result.name, type_)
+        return replace(op, operands=operands, results=(made,), attrs=MappingProxyType(attrs))
+
+    def _part(self, full: Sequence[int]) -> tuple[int, ...]:
+        """The shape of a tile of a value that is aligned with the last result dimensions."""
+        lead = self._rank() - len(full)
+        return tuple(self.nest.tile[lead + i] if e == self.nest.extents[lead + i] else 1 for i, e in enumerate(full))
 
     def _wrap(self, innermost: Sequence[Op]) -> list[Op]:
         """Put the loops around, each with the loads of its depth before what is inside."""
@@ -233,7 +246,3 @@ class _Lowering:
 
 def _laid(type_: TensorType, stick: int) -> TensorType:
     return type_.with_(layout=Layout.stick(rank1(type_), type_.dtype.bits, stick), space="lx")
-
-
-def _plain(type_: TensorType) -> TensorType:
-    return TensorType(type_.shape, type_.dtype)

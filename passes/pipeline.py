@@ -14,6 +14,7 @@ from .legalize_dtypes import LegalizeDtypes
 from .lower_tiles import LowerTiles
 from .manager import Pass, Pipeline, Registry
 from .merge_moves import MergeMoves
+from .range_scale import RangeScale
 from .registry import PASSES, with_plugins
 from .residency import RingRelayout
 from .scratchpad import Scratchpad
@@ -27,6 +28,7 @@ PIPELINE: Pipeline = (
     Decompose(),  # what is left the device has
     Canonicalize(),  # rules leave reshapes and identities behind
     Fold(),  # and constants: masks, interpolation matrices, scaled weights
+    RangeScale(),  # while values are still float32: powers of two where 16 bits cannot reach
     LegalizeDtypes(),  # the device's own formats from here on
     Cse(),  # constants that became equal
     MergeMoves(),  # a tensor that only moves read need not exist

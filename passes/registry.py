@@ -13,6 +13,7 @@ from .decompose import Decompose
 from .fold import Fold
 from .legalize_dtypes import LegalizeDtypes
 from .manager import Pass, Registry
+from .range_scale import RangeScale
 
 PASSES: dict[str, type[Pass]] = {
     Canonicalize.name: Canonicalize,
@@ -20,6 +21,7 @@ PASSES: dict[str, type[Pass]] = {
     Cse.name: Cse,
     Dce.name: Dce,
     Decompose.name: Decompose,
+    RangeScale.name: RangeScale,
     LegalizeDtypes.name: LegalizeDtypes,
 }
 

@@ -48,7 +48,8 @@ class RingRelayout:
     def run(self, module: Module, target: Target) -> Module:
         if not self.enable:
             return module
-        return _Residency(module, int(target.device.lx.usable_bytes * self.share), target.device.cores.count).run()
+        most = target.device.lx.usable_bytes
+        return _Residency(module, int(most * self.share), most, target.device.cores.count).run()
 
 
 def align(box: Box, stick: int, shape: tuple[int, ...]) -> Box:
@@ -83,6 +84,7 @@ def contains(outer: Box, inner: Box) -> bool:
 class _Residency:
     source: Module
     limit: int
+    most: int  # what tensors that a plan pins to the scratchpad may take
     cores: int
 
     def run(self) -> Module:
@@ -92,15 +94,19 @@ class _Residency:
         self.used = [0] * len(body.ops)
         copies: dict[tuple[Value, Boxes], tuple[int, list[tuple[Op, int]]]] = {}
         homes: dict[Value, Boxes] = {}
-        for op in body.ops:
-            if op.name == "kernel":
-                for i, v in enumerate(op.results):
-                    self._place(op, i, v, homes, copies)
+        pins: dict[str, str] = dict(self.source.attrs.get("pin_spaces", ()))  # type: ignore[arg-type]
+        made = [(op, i, v) for op in body.ops if op.name == "kernel" for i, v in enumerate(op.results)]
+        for op, i, v in made:
+            if pins.get(v.name) == "lx":
+                self._place(op, i, v, homes, copies, self.most)
+        for op, i, v in made:
+            if v.name not in pins:
+                self._place(op, i, v, homes, copies, self.limit)
         return self._rebuild(homes, copies)
 
     def _place(
         self, op: Op, index: int, v: Value, homes: dict[Value, Boxes],
-        copies: dict[tuple[Value, Boxes], tuple[int, list[tuple[Op, int]]]],
+        copies: dict[tuple[Value, Boxes], tuple[int, list[tuple[Op, int]]]], limit: int,
     ) -> None:
         readers = self.uses.get(v, [])
         if v in self.source.body.results or not readers or any(not readable(u) for u, _ in readers):
@@ -124,18 +130,18 @@ class _Residency:
         # the original is needed until the last copy is made or the last direct reader has run
         last = max([self.position[u] for u in direct] + [s[0] for s in spans[1:]], default=spans[0][1])
         spans[0] = (spans[0][0], last, spans[0][2])
-        if not self._room(spans):
+        if not self._room(spans, limit):
             return
         homes[v] = own
         for need, who in wanted.items():
             copies[v, need] = (min(self.position[u] for u, _ in who), who)
 
-    def _room(self, spans: list[tuple[int, int, int]]) -> bool:
+    def _room(self, spans: list[tuple[int, int, int]], limit: int) -> bool:
         extra: dict[int, int] = {}
         for first, last, size in spans:
             for i in range(first, last + 1):
                 extra[i] = extra.get(i, 0) + size
-        if any(self.used[i] + n > self.limit for i, n in extra.items()):
+        if any(self.used[i] + n > limit for i, n in extra.items()):
             return False
         for i, n in extra.items():
             self.used[i] += n

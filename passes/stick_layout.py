@@ -47,6 +47,7 @@ class _Sticks:
         self.builder = Builder(names(self.source))
         self.mapped: dict[Value, Value] = {}
         self.count = 0
+        self.pinned: dict[str, int] = dict(self.source.attrs.get("pin_sticks", ()))  # type: ignore[arg-type]
         args = tuple(self._typed(v, self._want(v)) for v in self.source.body.args)
         for op in self.source.body.ops:
             if op.name != "constant":
@@ -69,7 +70,9 @@ class _Sticks:
     # What readers would like ------------------------------------------------------------------
 
     def _want(self, v: Value) -> int:
-        """The stick dimension a reader demands, else the last."""
+        """The stick dimension a plan pins or a reader demands, else the last."""
+        if v.name in self.pinned:
+            return self.pinned[v.name]
         found = self._asked(v)
         return found if found is not None else fullest(rank1(v.type))
 
@@ -132,7 +135,7 @@ class _Sticks:
             operands.append(got)
             maps.append(new_map)
         self._emit(op, tuple(operands), tuple(maps), attrs, [
-            self._result_stick(m, int(attrs["stick"]), op) for m in nest.out_maps  # type: ignore[arg-type]
+            result_stick(m, int(attrs["stick"]), op) for m in nest.out_maps  # type: ignore[arg-type]
         ])
 
     def _move(self, op: Op) -> None:
@@ -167,17 +170,6 @@ class _Sticks:
         ops = tuple(replace(o, operands=tuple(changes.get(v, v) for v in o.operands)) for o in region.ops)
         return Block(args, ops, region.results)
 
-    def _result_stick(self, m: Map, s: int, op: Op) -> int:
-        """The result's dimension at s; when it does not vary along s, the dimension of extent 1 in its place."""
-        dim = _tensor_dim(m, s)
-        if dim is not None:
-            return dim
-        still = [i for i, (_, coefs) in enumerate(m) if not any(coefs)]
-        if not still:
-            raise PassError(f"stick-layout: a result of {op.attrs['name']} has no dimension for the lanes (from {op.loc})")
-        lead = len(m) - 1 - s
-        return m and (s if s in still and lead >= 0 else still[-1])
-
     def _choose(self, nest: Nest) -> int:
         """The lane dimension of a vector kernel that costs least: elements to repack plus lanes wasted."""
         rank = max(len(m) for m in nest.out_maps + nest.maps)
@@ -202,13 +194,15 @@ class _Sticks:
                 total += r.type.size * (waste + (3 if moved else 0))
             return total, -s
 
-        choices = [d for d in range(min(rank, len(nest.extents))) if self._usable(nest, d)]
-        return min(choices, key=cost)
+        choices = [d for d in range(min(rank, len(nest.extents))) if usable_stick(nest, d)]
+        return min([d for d in choices if self._as_pinned(nest, d)] or choices, key=cost)
 
-    @staticmethod
-    def _usable(nest: Nest, s: int) -> bool:
-        """Each result needs a dimension for the lanes: s itself or one of extent 1."""
-        return all(spans(m, s) or any(not any(c) for _, c in m) for m in nest.out_maps)
+    def _as_pinned(self, nest: Nest, s: int) -> bool:
+        """Would lanes along s give the results the stick dimensions a plan pins?"""
+        return all(
+            self.pinned.get(r.name) in (None, result_stick(m, s, nest.op))
+            for r, m in zip(nest.op.results, nest.out_maps, strict=True)
+        )
 
     # Operands ---------------------------------------------------------------------------------
 
@@ -297,6 +291,22 @@ def fullest(shape: tuple[int, ...]) -> int:
     last = len(shape) - 1
     best = min(range(len(shape)), key=lambda d: (waste(d), -d))
     return last if waste(last) <= 1.5 * waste(best) else best
+
+
+def usable_stick(nest: Nest, s: int) -> bool:
+    """Each result needs a dimension for the lanes: s itself or one of extent 1."""
+    return all(spans(m, s) or any(not any(c) for _, c in m) for m in nest.out_maps)
+
+
+def result_stick(m: Map, s: int, op: Op) -> int:
+    """The result's dimension at s; when it does not vary along s, the dimension of extent 1 in its place."""
+    dim = _tensor_dim(m, s)
+    if dim is not None:
+        return dim
+    still = [i for i, (_, coefs) in enumerate(m) if not any(coefs)]
+    if not still:
+        raise PassError(f"stick-layout: a result of {op.attrs['name']} has no dimension for the lanes (from {op.loc})")
+    return s if s in still and s < len(m) else still[-1]
 
 
 def region_head(op: Op) -> Op:

@@ -10,12 +10,16 @@ from typing import ClassVar
 from spyrec.ir.core import Module, Op
 from spyrec.ir.errors import CapacityError
 from spyrec.ir.layout import Layout
+from spyrec.ir.tiles import tile_shape
 from spyrec.sim.device import DeviceSpec
 
-from .kernel import GROUP, Map, Nest, rank1, spans, window
+from .kernel import GROUP, Nest, rank1, spans
 from .manager import Target
 from .pieces import is_direct, source_window
+from .pins import pinned, pinned_loops
 from .stages import stages
+
+Tiled = tuple[tuple[int, ...], tuple[int, ...], tuple[object, ...]]  # tile, loops, why: see Tiling
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,9 @@ class Tiling:
     Matrix kernels: all tile shapes whose output tile fits half the accumulators (the other half drains)
     and whose operands fit the budget are priced by matrix cycles and bytes loaded. Vector kernels: the
     largest tile that fits, in a few trips when operands stream from card memory.
+
+    ``why_tile`` records the numbers: (bytes of the tile's buffers, bytes allowed, cost in cycles, ((tile, loops, cost)
+    of the runner-up,)); cost is None where tiles are not priced.
     """
 
     name: ClassVar[str] = "tiling"
@@ -34,38 +41,39 @@ class Tiling:
 
     def run(self, module: Module, target: Target) -> Module:
         budget = int(target.device.lx.usable_bytes * self.share)
-        memo: dict[object, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        memo: dict[object, Tiled] = {}
         ops = []
         for op in module.body.ops:
             if op.name == "kernel" and "tile" not in op.attrs:
                 key = _signature(op)
                 if key not in memo:
                     memo[key] = self._tile(Nest(op), budget, target.device)
-                tile, loops = memo[key]
-                op = op.with_attrs(tile=tile, loops=loops)
+                tile, loops, why = memo[key]
+                op = op.with_attrs(tile=tile, loops=loops, why_tile=why)
             ops.append(op)
         return replace(module, body=replace(module.body, ops=tuple(ops)))
 
-    def _tile(self, nest: Nest, budget: int, device: DeviceSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _tile(self, nest: Nest, budget: int, device: DeviceSpec) -> Tiled:
         match nest.kind:
             case "contract":
                 return tile_contract(nest, budget, device)
             case "move":
-                return self._tile_move(nest, budget), ()
+                tile = self._tile_move(nest, budget)
+                return tile, (), (move_bytes(nest, tile), budget, None, ())
             case "gather":
                 last = len(nest.extents) - 1
-                return tuple(
-                    nest.local[d] if d == last else min(nest.local[d], GROUP) if d == last - 1 else 1
-                    for d in range(last + 1)
-                ), ()
-        return self._tile_vector(nest, budget)
+                most = (nest.local[d] if d == last else min(nest.local[d], GROUP) if d == last - 1 else 1 for d in range(last + 1))
+                return tuple(p or t for p, t in zip(pinned(nest, "tile"), most, strict=True)), (), (None, budget, None, ())
+        tile, loops = self._tile_vector(nest, budget)
+        return tile, loops, (tile_bytes(nest, tile), budget, None, ())
 
     def _tile_vector(self, nest: Nest, budget: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Halve the outermost dimension that can shrink until the tile fits and streams in pieces."""
-        tile = list(nest.local)
-        for d in _beyond_rank(nest):
+        pins = pinned(nest, "tile")
+        tile = [p or n for p, n in zip(pins, nest.local, strict=True)]
+        for d in beyond_rank(nest):
             tile[d] = 1
-        fixed = nest.whole | _windows(nest)
+        fixed = nest.whole | _windows(nest) | {d for d, p in enumerate(pins) if p}
         streamed = any(v.type.space != "lx" for v in nest.op.operands if v.type.size > 1)
         while True:
             size = tile_bytes(nest, tuple(tile))
@@ -85,12 +93,13 @@ class Tiling:
             tile[d] = max(grain, -(-tile[d] // (2 * grain)) * grain)
         loops = [d for d in range(len(tile)) if -(-nest.local[d] // tile[d]) > 1]
         loops.sort(key=lambda d: d in _reduced(nest))
-        return tuple(tile), tuple(loops)
+        return tuple(tile), pinned_loops(nest, loops)
 
     def _tile_move(self, nest: Nest, budget: int) -> tuple[int, ...]:
-        tile = list(nest.local)
+        pins = pinned(nest, "tile")
+        tile = [p or n for p, n in zip(pins, nest.local, strict=True)]
         while move_bytes(nest, tuple(tile)) > budget:
-            free = [d for d in range(len(tile)) if tile[d] > nest.grain(d)]
+            free = [d for d in range(len(tile)) if tile[d] > nest.grain(d) and not pins[d]]
             if not free:
                 raise CapacityError(
                     f"tiling: {nest.name} needs {move_bytes(nest, tuple(tile)) / 2**20:.2f} MiB of scratchpad for its "
@@ -104,7 +113,7 @@ class Tiling:
 
 def _signature(op: Op) -> object:
     """Kernels with the same key get the same tile."""
-    attrs = {k: v for k, v in op.attrs.items() if k not in ("name", "resident")}
+    attrs = {k: v for k, v in op.attrs.items() if k not in ("name", "resident", "why_parts")}
     body = tuple((o.name, str(o.results[0].type.shape)) for o in op.regions[0].ops)
     spaces = tuple((v.type.space, v.type.shape, v.type.dtype) for v in (*op.operands, *op.results))
     return repr((sorted(attrs.items()), body, spaces, [o.attrs.get("pieces") for o in op.regions[0].ops]))
@@ -121,7 +130,7 @@ def _reduced(nest: Nest) -> frozenset[int]:
     return frozenset(range(len(nest.extents))) - nest.parallel - nest.whole
 
 
-def _beyond_rank(nest: Nest) -> list[int]:
+def beyond_rank(nest: Nest) -> list[int]:
     """An instruction has six dimensions: outer ones beyond that are looped one by one."""
     varying = [d for d in range(len(nest.extents)) if nest.local[d] > 1]
     free = [d for d in varying if d not in nest.whole]
@@ -130,11 +139,6 @@ def _beyond_rank(nest: Nest) -> list[int]:
 
 def buffer_sticks(shape: tuple[int, ...], bits: int, stick: int) -> int:
     return Layout.stick(shape, bits, stick).sticks
-
-
-def tile_shape(m: Map, tile: tuple[int, ...]) -> tuple[int, ...]:
-    """Shape of the window a full tile touches, borders included."""
-    return tuple(s for _, s in window(m, [(0, n) for n in tile]))
 
 
 def tile_bytes(nest: Nest, tile: tuple[int, ...]) -> int:
@@ -179,22 +183,21 @@ def move_buffers(op: Op, tile: tuple[int, ...]) -> list[tuple[str, int]]:
     return out
 
 
-def tile_contract(nest: Nest, budget: int, device: DeviceSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(tile, loops) of a matrix kernel that costs least; CapacityError when nothing fits."""
-    best: tuple[float, int] | None = None
-    chosen: tuple[tuple[int, ...], tuple[int, ...]] | None = None
-    for count, (tile, loops) in enumerate(_contract_candidates(nest, device)):
-        if tile_bytes(nest, tile) > budget:
-            continue
-        cost = contract_cost(nest, tile, loops, device), count
-        if best is None or cost < best:
-            best, chosen = cost, (tile, loops)
-    if chosen is None:
+def tile_contract(nest: Nest, budget: int, device: DeviceSpec) -> Tiled:
+    """(tile, loops, why) of a matrix kernel that costs least; CapacityError when nothing fits."""
+    priced = sorted(
+        (contract_cost(nest, tile, loops, device), count, tile, loops)
+        for count, (tile, loops) in enumerate(_contract_candidates(nest, device))
+        if tile_bytes(nest, tile) <= budget
+    )
+    if not priced:
         raise CapacityError(
             f"tiling: no tile of {nest.name} {dict(zip(nest.dim_names, nest.local, strict=True))} fits "
             f"{budget / 2**20:.2f} MiB of scratchpad (from {nest.op.loc})"
         )
-    return chosen
+    cost, _, tile, loops = priced[0]
+    rejected = tuple((t, o, float(c)) for c, _, t, o in priced[1:2])
+    return tile, loops, (tile_bytes(nest, tile), budget, float(cost), rejected)
 
 
 def _cuts(n: int, grain: int = 1) -> list[int]:
@@ -209,21 +212,26 @@ def _contract_candidates(nest: Nest, device: DeviceSpec) -> Iterator[tuple[tuple
     shared = [d for d in nest.parallel if spans(nest.maps[1], d) and d != n]
     rows = [d for d in sorted(nest.parallel) if d != n and d not in shared]
     outer, inner = rows[:-2], rows[-2:]
+    pins = pinned(nest, "tile")
     base = list(local)
     for d in shared + outer:
         base[d] = 1
+
+    def cuts(d: int, grain: int = 1) -> list[int]:
+        return [pins[d]] if pins[d] else _cuts(local[d], grain)
+
     r1 = inner[-1] if inner else -1
     r0 = inner[0] if len(inner) == 2 else -1
-    for tn in _cuts(local[n], GROUP):
+    for tn in cuts(n, GROUP):
         groups = -(-tn // GROUP)
-        for t1 in _cuts(local[r1]) if r1 >= 0 else [1]:
+        for t1 in cuts(r1) if r1 >= 0 else [1]:
             if groups * t1 > device.pt.acc_groups // 2:
                 continue
-            for t0 in _cuts(local[r0]) if r0 >= 0 else [1]:
+            for t0 in cuts(r0) if r0 >= 0 else [1]:
                 if groups * t1 * t0 > device.pt.acc_groups // 2:
                     continue
                 # the last group's dead lanes are masked by one number per instruction, so an odd K stays whole
-                for tk in _cuts(local[k], GROUP) if local[k] % GROUP == 0 else [local[k]]:
+                for tk in cuts(k, GROUP) if local[k] % GROUP == 0 else [local[k]]:
                     tile = list(base)
                     tile[n], tile[k] = tn, tk
                     if r1 >= 0:
@@ -235,9 +243,10 @@ def _contract_candidates(nest: Nest, device: DeviceSpec) -> Iterator[tuple[tuple
                     mid = [d for d in looped if d in inner]
                     last = [k] if k in looped else []
                     cols = [n] if n in looped else []
-                    yield tuple(tile), (*lead, *cols, *mid, *last)
-                    if cols and mid:
-                        yield tuple(tile), (*lead, *mid, *cols, *last)
+                    for loops in ((*lead, *cols, *mid, *last), (*lead, *mid, *cols, *last)):
+                        yield tuple(tile), pinned_loops(nest, loops)
+                        if not (cols and mid):
+                            break
 
 
 def contract_cost(nest: Nest, tile: tuple[int, ...], loops: tuple[int, ...], device: DeviceSpec) -> float:

@@ -106,9 +106,9 @@ def _wait(node: Node) -> Wait:
 
 
 def _signal(node: Node, cores: int) -> Signal:
-    target = next((child for child in trees_of(node) if child.data != "times"), None)
-    mask = num_of(target, cores) if target else 0
-    return Signal(int(tokens_of(node)[0][1:]), _times(node), mask)
+    numbers = [num_of(child, cores) for child in trees_of(node) if child.data != "times"]
+    token = numbers.pop(0) if node.data == "signal_each" else int(tokens_of(node)[0][1:])
+    return Signal(token, _times(node), numbers[0] if numbers else 0)
 
 
 def _times(node: Node) -> int:

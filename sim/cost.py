@@ -9,9 +9,17 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from .device import DeviceSpec
-from .extent import Counts, effective_counts, inside, padded, per_core, product, run_length
-from .formats import format_of
+from .device import DeviceSpec, Lx
+from .extent import (
+    Counts,
+    effective_counts,
+    inside,
+    left_over,
+    padded,
+    per_core,
+    product,
+    run_length,
+)
 from .isa import LANES, STICK, Instr, Kernel, Operand
 
 SHARE = 1024  # parts a scratchpad port is divided into
@@ -83,10 +91,11 @@ def _send(instr: Instr, kernel: Kernel, device: DeviceSpec, trips: Counts) -> Co
 
 def _mm(instr: Instr, kernel: Kernel, device: DeviceSpec, trips: Counts) -> Cost:
     r0, r1, t0, t1, kc, n = effective_counts(instr, trips, kernel.cores)
-    a, b = (format_of(operand.dtype).bits for operand in instr.operands[1:3])
-    k = np.minimum(kc * LANES, per_core(instr.imm.get("k_valid", LANES), kernel.cores))
+    a, b = (operand.dtype for operand in instr.operands[1:3])
+    left = left_over(instr, 4, instr.imm.get("k_valid", LANES), trips, kernel.cores)
+    k = np.clip(left, 0, kc * LANES)
     rows, taps = r0 * r1, t0 * t1
-    cycles = device.pt.mm_cycles(rows, taps, k, n, max(a, b))
+    cycles = device.pt.mm_cycles(rows, taps, k, n, a, b)
     port = device.pt.mm_port_bytes(rows, taps, k, n, a, b)
     return replace(_compute(device, cycles, port), macs=rows * taps * k * n * LANES)
 
@@ -112,20 +121,33 @@ def _shuf(instr: Instr, kernel: Kernel, device: DeviceSpec, trips: Counts) -> Co
     run = run_length(counts, [padded(o.strides, len(counts)) for o in instr.operands])
     size = int(per_core(instr.imm.get("bits", 16), 1)[0, 0]) // 8
     nbytes = product(counts) * size
-    cycles = device.sfp.shuffle_cycles(nbytes, run * size)
+    sticks = _sticks_touched(counts, padded(instr.operands[0].strides, len(counts)), size)
+    cycles = device.sfp.shuffle_cycles(nbytes, run * size, sticks)
     return _compute(device, cycles, nbytes * len(instr.operands))
 
 
 def _compute(device: DeviceSpec, cycles: Counts, port: Counts) -> Cost:
     """Cost of work that takes ``cycles`` and moves ``port`` bytes between unit and scratchpad: no
     shorter than the port allows."""
-    cycles = np.maximum(cycles, device.lx.port_cycles(port) * (cycles > 0))
+    cycles = device.lx.stretched(cycles, port)
     width = np.maximum(cycles, 1) * device.lx.port_bytes_per_cycle
     return Cost(cycles, -(-port * SHARE // width))
 
 
+def _sticks_touched(counts: list[Counts], strides: tuple[int, ...], size: int) -> Counts:
+    """Sticks that elements of ``size`` bytes fall into, starting on a stick: steps shorter than a
+    stick stay near, longer ones lead to others."""
+    near, others = np.ones((1, 1), np.int64), np.ones((1, 1), np.int64)
+    for count, stride in zip(counts, strides, strict=True):
+        if abs(stride) * size < STICK:
+            near = near + np.maximum(count - 1, 0) * abs(stride)
+        else:
+            others = others * count
+    return -(-near * size // STICK) * others
+
+
 def _group_bytes(operand: Operand) -> int:
-    return format_of(operand.dtype).bits * LANES // 8 if operand.space == "lx" else 0
+    return Lx.group_bytes(operand.dtype) if operand.space == "lx" else 0
 
 
 _COSTS: dict[str, Callable[[Instr, Kernel, DeviceSpec, Counts], Cost]] = {

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .errors import DeviceError
-from .isa import LANES, STICK
+from .formats import FORMATS, format_of
+from .isa import LANES, MICRO_OPS, STICK
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,9 +42,20 @@ class Lx:
     def usable_bytes(self) -> int:
         return self.bytes - self.reserved_bytes
 
+    @staticmethod
+    def group_bytes(dtype: str) -> int:
+        """Bytes of one group of 64 elements of a format."""
+        return format_of(dtype).bits * LANES // 8
+
     def port_cycles(self, nbytes: Ints) -> Ints:
         """Least cycles in which ``nbytes`` pass the core's scratchpad port."""
         return -(-nbytes // self.port_bytes_per_cycle)
+
+    def stretched(self, cycles: Ints, nbytes: Ints) -> Ints:
+        """Cycles of work that by itself takes ``cycles`` and moves ``nbytes`` through the port: the
+        longer of the two. Nothing to do takes no time."""
+        port = self.port_cycles(nbytes)
+        return cycles + (port - cycles) * (port > cycles) * (cycles > 0)
 
 
 @dataclass(frozen=True)
@@ -117,27 +129,32 @@ class Pt:
     k_step: int
     fill_cycles: int
     acc_groups: int
+    mac_eighths: Mapping[str, int]
 
-    def mm_cycles(self, rows: Ints, taps: Ints, k: Ints, n: Ints, bits: int = 16) -> Ints:
+    def mm_cycles(
+        self, rows: Ints, taps: Ints, k: Ints, n: Ints, a: str = "dl16", b: str = "dl16"
+    ) -> Ints:
         """Cycles of one ``mm``: ``rows`` output rows (rounded up to passes), ``taps`` window
         positions, ``k`` inner elements a tap (rounded up to ``k_step``), ``n`` groups of 64 output
         columns.
 
-        ``bits`` is the width of the wider factor: 8-bit factors run twice as fast as 16-bit ones.
-        Nothing to do takes no time.
+        ``a``, ``b``: formats of the factors; the dearer one sets the rate. KeyError for a format
+        that ``mac_eighths`` does not name. Nothing to do takes no time.
         """
         rows_up = -(-rows // self.rows) * self.rows
         k_up = -(-k // self.k_step) * self.k_step
         macs = rows_up * taps * k_up * n * LANES
-        return -(-macs * bits // (16 * self.macs_per_cycle)) + (macs > 0) * self.fill_cycles
+        eighths = max(self.mac_eighths[a], self.mac_eighths[b])
+        return -(-macs * eighths // (8 * self.macs_per_cycle)) + (macs > 0) * self.fill_cycles
 
     def mm_port_bytes(
-        self, rows: Ints, taps: Ints, k: Ints, n: Ints, a_bits: int = 16, b_bits: int = 16
+        self, rows: Ints, taps: Ints, k: Ints, n: Ints, a: str = "dl16", b: str = "dl16"
     ) -> Ints:
         """Scratchpad bytes one ``mm`` reads: ``a`` is streamed once for each group of columns,
         ``b`` is read once and stays in the array."""
         a_groups = rows * taps * -(-k // LANES) * n
-        return (a_groups * a_bits + taps * k * n * b_bits) * LANES // 8
+        bits = a_groups * format_of(a).bits + taps * k * n * format_of(b).bits
+        return bits * LANES // 8
 
 
 @dataclass(frozen=True)
@@ -146,6 +163,7 @@ class Sfp:
     start_cycles: int
     shuffle_bytes_per_cycle: int
     shuffle_run_cycles: int
+    shuffle_stick_cycles: int
     lane_reduce_cycles: int
     cycles: Mapping[str, int]
 
@@ -165,12 +183,18 @@ class Sfp:
             work = work + results * self.lane_reduce_cycles
         return -(-work // self.groups_per_cycle) + (points > 0) * self.start_cycles
 
-    def shuffle_cycles(self, nbytes: Ints, run_bytes: Ints) -> Ints:
+    def shuffle_cycles(self, nbytes: Ints, run_bytes: Ints, sticks: Ints) -> Ints:
         """Cycles of one ``shuf`` or ``fill`` of ``nbytes`` in contiguous runs of ``run_bytes`` (at
-        least 1): each run shorter than a stick costs ``shuffle_run_cycles`` more."""
-        short: Ints = -(-nbytes // run_bytes) * (run_bytes < STICK)
+        least 1) that land in ``sticks`` destination sticks.
+
+        Each run shorter than a stick costs ``shuffle_run_cycles`` more, but the unit holds a block
+        of sticks and turns it, so no destination stick costs more than ``shuffle_stick_cycles``.
+        """
+        runs: Ints = -(-nbytes // run_bytes) * (run_bytes < STICK) * self.shuffle_run_cycles
+        turned: Ints = sticks * self.shuffle_stick_cycles
+        short: Ints = runs - (runs - turned) * (runs > turned)
         start: Ints = (nbytes > 0) * self.start_cycles
-        return -(-nbytes // self.shuffle_bytes_per_cycle) + short * self.shuffle_run_cycles + start
+        return -(-nbytes // self.shuffle_bytes_per_cycle) + short + start
 
 
 @dataclass(frozen=True)
@@ -197,6 +221,25 @@ class DeviceSpec:
     def us(self, cycles: float) -> float:
         """Core cycles -> microseconds."""
         return cycles / self.clock_mhz
+
+    def mm_total_cycles(
+        self, rows: Ints, taps: Ints, k: Ints, n: Ints, a: str = "dl16", b: str = "dl16"
+    ) -> Ints:
+        """Cycles one ``mm`` holds the matrix unit when nothing else uses the scratchpad port: with
+        few rows reading ``b`` takes longer than the arithmetic. Arguments as ``Pt.mm_cycles``."""
+        port = self.pt.mm_port_bytes(rows, taps, k, n, a, b)
+        return self.lx.stretched(self.pt.mm_cycles(rows, taps, k, n, a, b), port)
+
+    def vec_total_cycles(
+        self, points: Ints, group_cycles: int, port_bytes: Ints, results: Ints | None = None
+    ) -> Ints:
+        """Cycles one ``vec`` holds the vector unit when nothing else uses the scratchpad port.
+
+        ``port_bytes``: what it reads and writes there, for each operand (those of an epilogue too)
+        the groups it really visits times ``Lx.group_bytes``; accumulators have their own port.
+        The rest as ``Sfp.vec_cycles``.
+        """
+        return self.lx.stretched(self.sfp.vec_cycles(points, group_cycles, results), port_bytes)
 
 
 _SECTIONS: dict[str, type[Any]] = {

@@ -149,7 +149,9 @@ def _canonical_instr(instr: Instr) -> Instr:
             for operand in instr.operands
         ),
         imm={name: _same(value) for name, value in instr.imm.items()},
-        signals=tuple(replace(s, cores=_same(s.cores)) for s in instr.signals),
+        signals=tuple(
+            replace(s, token=_same(s.token), cores=_same(s.cores)) for s in instr.signals
+        ),
     )
 
 
@@ -237,7 +239,9 @@ def _put_instr(out: _Writer, instr: Instr, symbols: Mapping[str, int]) -> None:
     for wait in instr.waits:
         out.plain(wait.token | wait.n << 16)
     for signal in instr.signals:
-        out.plain(signal.token | signal.n << 16 | (signal.cores != 0) << 31)
+        rest = signal.n << 16 | (signal.cores != 0) << 31
+        tokens = signal.token
+        out.num(tuple(t | rest for t in tokens) if isinstance(tokens, tuple) else tokens | rest)
         if signal.cores != 0:
             out.wide(signal.cores)
     size = len(out.words) - head + 1
@@ -464,8 +468,13 @@ def _get_wait(source: _Reader) -> Wait:
 
 
 def _get_signal(source: _Reader) -> Signal:
-    word = source.plain("signal")
-    cores = source.wide("signal cores") if word >> 31 else 0
-    if word >> 31 and cores == 0:
+    found = source.raw("signal")
+    words = found if isinstance(found, tuple) else (found,)
+    rest = words[0] >> 16
+    if any(word >> 16 != rest for word in words):
+        raise source.error("the count of a signal is patched, but must be the same on all cores")
+    cores = source.wide("signal cores") if rest >> 15 else 0
+    if rest >> 15 and cores == 0:
         raise source.error("a signal to named cores names none")
-    return Signal(word & 0xFFFF, word >> 16 & 0x7FFF, cores)
+    tokens = tuple(word & 0xFFFF for word in words)
+    return Signal(tokens if isinstance(found, tuple) else tokens[0], rest & 0x7FFF, cores)

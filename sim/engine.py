@@ -30,14 +30,15 @@ Waiters = list[list["Queue"]]
 class Queue:
     """One launch's steps for one unit of one core, and how far the unit has come."""
 
-    __slots__ = ("busy", "core", "launch", "next", "share", "size", "steps", "tokens", "unit",
-                 "waiters")
+    __slots__ = ("busy", "core", "due", "launch", "next", "share", "size", "steps", "tokens",
+                 "unit", "waiters")
 
     def __init__(self, launch: InFlight, core: int, unit: int, steps: list[Step]) -> None:
         self.launch, self.core, self.unit, self.steps = launch, core, unit, steps
         self.size, self.next = len(steps), 0
         self.tokens, self.waiters = launch.tokens[core], launch.waiters[core]
         self.busy = 0  # cycles the unit was occupied
+        self.due = 0  # cycle by which every transfer started so far has arrived
         self.share = 0  # of the scratchpad port, held now
 
 
@@ -107,7 +108,7 @@ class Engine:
                 if number == queue.size:
                     self._idle(queue.core * N_UNITS + queue.unit, queue.launch.index + 1)
                     continue
-                waits, _, work, extra = queue.steps[number]
+                waits, signals, work, extra = queue.steps[number]
                 tokens = queue.tokens
                 for token, need, _ in waits:
                     if tokens[token] < need:
@@ -120,7 +121,11 @@ class Engine:
                     if not number and queue.launch.first is None:
                         queue.launch.first = now
                     if not work:
-                        complete(queue, number, now)
+                        if signals and queue.due > now:  # not before the transfers ahead of it
+                            self._sequence += 1
+                            heappush(heap, (queue.due, self._sequence, queue, number, False))
+                        else:
+                            complete(queue, number, now)
                         ready.append(queue)
                         continue
                     core = queue.core
@@ -168,7 +173,7 @@ class Engine:
                 self._ready.extend(waiting)
                 waiting.clear()
         launch.left -= 1
-        if not launch.left:
+        if not launch.left and launch.go is not None:
             self._finish(launch, now)
             self._open(now)
 
@@ -191,6 +196,7 @@ class Engine:
         if taken > SHARE:
             end = max(end, now - (-nbytes * taken // (width * SHARE)))
         done = max(done, end)
+        queue.due = max(queue.due, done)
         self._sequence += 2
         if done == end:
             heappush(self._heap, (end, self._sequence, queue, number, True))
@@ -236,7 +242,7 @@ class Engine:
             for slot, following in enumerate(self._next_launch):
                 if following == index:
                     self._idle(slot, index)
-            if not flight.left:
+            if not flight.left and flight.go is not None:
                 self._finish(flight, now)
 
     def _schedule_go(self, flight: InFlight, now: int) -> None:
@@ -257,16 +263,19 @@ class Engine:
             waiters[GO].clear()
 
     def _finish(self, flight: InFlight, now: int) -> None:
+        """Its steps are done and the launches it depends on are complete."""
         self.stats[flight.index] = stats = self._stats(flight, now)
         self.in_flight.remove(flight)
         while self._done < self._opened and self.stats[self._done] is not None:
             self._done += 1
-        for other in self.in_flight:
-            self._schedule_go(other, now)
         if self._observer is not None:
             self._observer.finished(stats)
         if self._progress is not None:
             self._progress(sum(s is not None for s in self.stats), len(self.stats))
+        for other in tuple(self.in_flight):
+            self._schedule_go(other, now)
+            if not other.left and other.go is not None:
+                self._finish(other, now)
 
     def _plan(self, kernel: int) -> KernelPlan:
         """The unrolled kernel, kept until its last launch."""

@@ -85,8 +85,9 @@ def expand(kernel: Kernel, device: DeviceSpec) -> KernelPlan:
         for site, cost in zip(sites, costs, strict=True):
             moved[unit] += _total(cost.work, site, kernel)
             macs += _total(cost.macs, site, kernel)
-            used = [w.token for w in site.instr.waits] + [s.token for s in site.instr.signals]
-            tokens = max([tokens, *used])
+            tokens = max([tokens, *(w.token for w in site.instr.waits)])
+            for signal in site.instr.signals:
+                tokens = max(tokens, int(np.max(signal.token)))
     return KernelPlan(kernel, units, tokens + 1, macs, moved["ml"], moved["ms"], moved["rs"])
 
 
@@ -169,7 +170,9 @@ def _waits(waits: tuple[Wait, ...]) -> Waits:
 
 
 def _signals(signals: tuple[Signal, ...], core: int, cores: int) -> Signals:
-    return tuple((s.token, s.n, _targets(core_value(s.cores, core), cores)) for s in signals)
+    return tuple(
+        (core_value(s.token, core), s.n, _targets(core_value(s.cores, core), cores)) for s in signals
+    )
 
 
 def _targets(mask: int, cores: int) -> tuple[int, ...] | None:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import SimulationError
-from .isa import Guard, Instr, Num
+from .isa import LANES, Guard, Instr, Num
 
 Counts = NDArray[np.int64]
 
@@ -62,6 +62,14 @@ def effective_counts(instr: Instr, trips: Counts, cores: int) -> list[Counts]:
             left = per_core(limit.start, cores) - loop_offset(limit.loops, trips)
             counts[d] = np.clip(left, 0, counts[d])
     return counts
+
+
+def left_over(instr: Instr, dim: int, number: Num, trips: Counts, cores: int) -> Counts:
+    """Of ``number`` elements along dimension ``dim`` (64 a step), how many the trips before leave:
+    the loops of the dimension's limit count them off. May be negative."""
+    limit = instr.limits[dim] if 0 <= dim < len(instr.limits) else None
+    done = loop_offset(limit.loops, trips) if limit is not None else np.zeros((1, 1), np.int64)
+    return per_core(number, cores) - done * LANES
 
 
 def product(counts: Sequence[Counts]) -> Counts:

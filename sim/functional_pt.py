@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .extent import core_value
+from .formats import format_of
 from .functional_vec import starts_anew
-from .isa import LANES, Instr, Operand
+from .isa import LANES, STICK, Instr, Operand
 from .memory import Image, Memory
-from .view import Grid, Moment, counts_of, grid, read_groups, write_groups
+from .view import Grid, Moment, counts_of, grid, left_over, read_groups, write_groups
 
 Array = NDArray[Any]
+K_DIM = 4  # kc
 A_DIMS = (0, 1, 2, 3, 4)  # r0 r1 t0 t1 kc
 B_DIMS = (2, 3, 4, 6, 5)  # t0 t1 kc row n; 6 is the row, which is not an iteration dimension
 ACC_DIMS = (0, 1, 5)  # r0 r1 n
@@ -25,7 +26,7 @@ def mm(instr: Instr, memory: Memory, moment: Moment) -> None:
         return
     target, a, b = instr.operands
     own = memory.lx[moment.core]
-    k = max(min(kc * LANES, core_value(instr.imm.get("k_valid", LANES), moment.core)), 0)
+    k = max(min(kc * LANES, left_over(instr, K_DIM, instr.imm.get("k_valid", LANES), moment)), 0)
     chunks = -(-k // LANES)
     inner = t0 * t1 * k
     where = grid(target, (r0, r1, n), moment, ACC_DIMS)
@@ -65,6 +66,7 @@ def _rows(
 ) -> Array:
     """Rows of ``b`` from a chunk of 64 on: [t0, t1, chunks, rows, n, 64]."""
     at = grid(b, counts, moment, B_DIMS)
-    strides = (*at.strides[:3], 1, at.strides[4])  # row k lies k sticks after the chunk's first
+    row = max(1, LANES * format_of(b.dtype).bits // (8 * STICK))  # sticks from row to row
+    strides = (*at.strides[:3], row, at.strides[4])
     where = Grid(at.base + chunk * at.strides[2], strides, counts)
     return np.broadcast_to(read_groups(own, where, b.dtype), (*counts, LANES))

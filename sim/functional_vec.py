@@ -14,7 +14,16 @@ from .formats import encode
 from .isa import LANES, Instr, Kernel, Operand
 from .memory import POISON, Image, Memory
 from .micro import evaluate
-from .view import Grid, Moment, counts_of, grid, read_groups, write_bits, write_groups
+from .view import (
+    Grid,
+    Moment,
+    counts_of,
+    grid,
+    left_over,
+    read_groups,
+    write_bits,
+    write_groups,
+)
 
 Array = NDArray[Any]
 
@@ -96,9 +105,10 @@ def _source(
 
 def _valid_lanes(instr: Instr, full: Array, fold: Fold, moment: Moment) -> Array:
     """Lanes beyond ``lane_valid`` replaced by what does not count."""
-    valid = core_value(instr.imm.get("lane_valid", 0), moment.core)
     dim = immediate(instr, "lane_dim", -1)
-    if valid <= 0 or (dim >= 0 and full.shape[dim] * LANES <= valid):
+    exist = instr.imm.get("lane_valid", 0)
+    valid = left_over(instr, dim, exist, moment)
+    if core_value(exist, moment.core) <= 0 or (dim >= 0 and full.shape[dim] * LANES <= valid):
         return full
     element = np.arange(LANES)
     if dim >= 0:

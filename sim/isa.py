@@ -40,9 +40,13 @@ class Wait:
 
 @dataclass(frozen=True)
 class Signal:
-    """On completion add ``n`` to ``token`` on this core, or on each core of the bit mask ``cores``."""
+    """On completion add ``n`` to ``token`` on this core, or on each core of the bit mask ``cores``.
 
-    token: int
+    The token may differ from core to core, so that each core of a group has a counter of its own on the core it
+    reports to: credits of several cores in one counter could not be told apart.
+    """
+
+    token: Num
     n: int = 1
     cores: Num = 0  # 0: this core
 
@@ -191,7 +195,9 @@ OPCODES: dict[str, OpcodeDef] = {
     "mm": OpcodeDef(
         7, ("pt",), ("acc", "a", "b"), {"k_valid": 64, "acc_levels": 0, "init": 1}, ("r0", "r1", "t0", "t1", "kc", "n"),
         "acc[r0,r1,n,:] += sum over t0,t1,kc,k<64 of a[r0,r1,t0,t1,kc,lane k] * b[t0,t1,kc,row k,n,:]; row k of b lies k "
-        "sticks after its base; lanes of a with kc*64+k >= k_valid count as zero and their b rows are not read; with "
+        "sticks after its base, 2k when b is 32 bits wide (a group of a is then 2 sticks too); k_valid: elements that exist "
+        "along kc, counted through the loops as the limit of kc counts groups: with L = sum(loops[l] * trip[l]) of that "
+        "limit (0 without one) lanes of a with (L + kc)*64 + k >= k_valid count as zero and their b rows are not read; with "
         "init=1 acc is overwritten instead of added to when the trip of every loop in the bit set acc_levels is 0; acc "
         "holds fp32; a guarded-out a reads 0",
     ),
@@ -202,8 +208,8 @@ OPCODES: dict[str, OpcodeDef] = {
         None,
         "dst = program(src...) for every lane of every iteration point. reduce (0 none, 1 sum, 2 max, 3 min, 4 prod) "
         "folds over the dimensions in the bit set axes and, with lanes=1, over the 64 lanes (result in lane 0, other "
-        "lanes undefined). lane_valid: elements that exist along dimension lane_dim (64 a step); lanes beyond are left out "
-        "of a lane reduction. fill: float32 bit pattern a guarded-out source reads as. With init=0 "
+        "lanes undefined). lane_valid: elements that exist along dimension lane_dim (64 a step), counted through the loops "
+        "of that dimension's limit as k_valid of mm is; lanes beyond are left out of a lane reduction; 0: all exist. fill: float32 bit pattern a guarded-out source reads as. With init=0 "
         "or a non-zero trip in acc_levels a reduction is folded into what dst holds",
     ),
     "shuf": OpcodeDef(

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from .describe import place
 from .device import DeviceSpec
 from .errors import SimulationError
-from .formats import format_of
 from .isa import GO, Instr, Kernel, Num, instructions
 
 _UNIFORM = (
@@ -31,7 +30,7 @@ def _problems(instr: Instr, device: DeviceSpec) -> Iterator[str]:
         if operand.space == "acc" and operand.dtype != "f32":
             yield f"an acc operand is of format {operand.dtype}; the accumulator holds f32"
     for signal in instr.signals:
-        if signal.token == GO:
+        if GO in _each(signal.token):
             yield "it signals token 0, which only the launch itself raises; use another token"
     varying = [k for k in _UNIFORM if isinstance(instr.imm.get(k, 0), tuple)]
     if varying:
@@ -43,7 +42,7 @@ def _problems(instr: Instr, device: DeviceSpec) -> Iterator[str]:
         case "recv":
             yield from _fragments(instr, device)
         case "mm":
-            yield from _factors(instr)
+            yield from _factors(instr, device)
         case "vec" if instr.imm.get("reduce", 0) not in range(5):
             yield f"reduce is {instr.imm['reduce']}; 0 to 4 exist"
         case "shuf" | "fill" if instr.imm.get("bits", 16) not in (8, 16, 32):
@@ -65,14 +64,15 @@ def _fragments(instr: Instr, device: DeviceSpec) -> Iterator[str]:
         )
 
 
-def _factors(instr: Instr) -> Iterator[str]:
+def _factors(instr: Instr, device: DeviceSpec) -> Iterator[str]:
     for name, operand, absent in (("a", instr.operands[1], (5,)), ("b", instr.operands[2], (0, 1))):
         for strides in (operand.strides, *(guard.strides for guard in operand.guards)):
             moving = [d for d in absent if d < len(strides) and strides[d]]
             if any(max(_each(instr.counts[d])) > 1 for d in moving):
                 yield f"operand {name} has a stride along dimension {moving[0]}, which it lacks"
-        if format_of(operand.dtype).bits > 16:
-            yield f"operand {name} is {operand.dtype}; the matrix unit takes at most 16 bits"
+        if operand.dtype not in device.pt.mac_eighths:
+            known = ", ".join(device.pt.mac_eighths)
+            yield f"operand {name} is {operand.dtype}; the matrix unit multiplies {known}"
     if instr.operands[2].guards:
         yield "operand b has guards; only a may reach over a border"
 

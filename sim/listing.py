@@ -215,7 +215,9 @@ def _wait(wait: Wait) -> str:
 
 def _signal(signal: Signal) -> str:
     cores = f" -> {_each(signal.cores, _set)}" if signal.cores != 0 else ""
-    return f"t{signal.token}{_times(signal.n)}{cores}"
+    each = isinstance(signal.token, tuple)
+    token = f"token {_num(signal.token)}" if each else f"t{signal.token}"
+    return f"{token}{_times(signal.n)}{cores}"
 
 
 def _times(n: int) -> str:

@@ -4,6 +4,8 @@ thread per unit, counters for the bytes memory and ring move."""
 from __future__ import annotations
 
 import json
+from heapq import heappop, heappush
+from math import inf, nextafter
 from typing import TextIO
 
 from .describe import text
@@ -18,13 +20,14 @@ TITLES = ("memory load", "memory store", "ring send", "ring receive", "matrix", 
 
 class ChromeTrace:
     """An Observer that streams events to ``out``; call ``close`` after the run. Times are
-    microseconds. Counters show the bytes moved since the run began."""
+    microseconds. Counters show the bytes moved since the run began, in order of time."""
 
     def __init__(self, out: TextIO, device: DeviceSpec) -> None:
         self._out, self._device = out, device
         self._first = True
         self._named: set[int] = set()
         self._moved = dict.fromkeys(BUCKETS, 0)
+        self._moving: list[tuple[int, str, int]] = []  # end cycle, unit, bytes: not counted yet
         out.write('{"displayTimeUnit": "ns", "traceEvents": [\n')
         self._name(LAUNCHES, "launches")
 
@@ -48,10 +51,10 @@ class ChromeTrace:
             args |= {"op": note.op, "nodes": ", ".join(note.nodes)}
         if nbytes:
             args["bytes"] = nbytes
+        self._count_until(start)
         self._slice(instr.op, core, UNITS.index(unit), start, end, args)
         if unit in self._moved:
-            self._moved[unit] += nbytes
-            self._counter(unit, end)
+            heappush(self._moving, (end, unit, nbytes))
 
     def finished(self, stats: LaunchStats) -> None:
         args = {"launch": stats.index, "bound": stats.bound, "macs": stats.macs}
@@ -60,6 +63,7 @@ class ChromeTrace:
 
     def close(self) -> None:
         """End the file. Nothing may be added afterwards."""
+        self._count_until(inf)
         self._out.write("\n]}\n")
 
     def _slice(
@@ -67,12 +71,18 @@ class ChromeTrace:
     ) -> None:
         if end > start:
             ts, until = self._device.us(start), self._device.us(end)
-            self._event(name=name, ph="X", pid=process, tid=thread, ts=ts, dur=until - ts,
-                        args=args)
+            dur = until - ts
+            while ts + dur > until:  # rounded up: it would reach into the slice after it
+                dur = nextafter(dur, 0.0)
+            self._event(name=name, ph="X", pid=process, tid=thread, ts=ts, dur=dur, args=args)
 
-    def _counter(self, unit: str, cycle: int) -> None:
-        self._event(name=BUCKETS[unit], ph="C", pid=LAUNCHES, tid=0, ts=self._device.us(cycle),
-                    args={"bytes": self._moved[unit]})
+    def _count_until(self, cycle: float) -> None:
+        """Step the counters for what has been moved by ``cycle``."""
+        while self._moving and self._moving[0][0] <= cycle:
+            end, unit, nbytes = heappop(self._moving)
+            self._moved[unit] += nbytes
+            self._event(name=BUCKETS[unit], ph="C", pid=LAUNCHES, tid=0, ts=self._device.us(end),
+                        args={"bytes": self._moved[unit]})
 
     def _name(self, process: int, title: str) -> None:
         self._meta("process_name", process, 0, title)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from .extent import core_value, padded
 from .formats import decode, encode, format_of
-from .isa import LANES, Guard, Instr, Operand
+from .isa import LANES, Guard, Instr, Num, Operand
 from .memory import Image
 
 Array = NDArray[Any]
@@ -71,6 +71,14 @@ def counts_of(instr: Instr, moment: Moment) -> tuple[int, ...]:
             left = core_value(limit.start, moment.core) - moment.offset(limit.loops)
             counts[d] = min(max(left, 0), counts[d])
     return tuple(counts)
+
+
+def left_over(instr: Instr, dim: int, number: Num, moment: Moment) -> int:
+    """Of ``number`` elements along dimension ``dim`` (64 a step), how many the trips before leave:
+    the loops of the dimension's limit count them off. May be negative."""
+    limit = instr.limits[dim] if 0 <= dim < len(instr.limits) else None
+    done = moment.offset(limit.loops) if limit is not None else 0
+    return core_value(number, moment.core) - done * LANES
 
 
 def grid(

@@ -120,7 +120,7 @@ def compile(  # the name users expect, as re.compile has it
         module, Target(machine, numerics), pipeline=passes,
         plan=dict(plan) if plan is not None else None, hook=hook, progress=progress,
     )
-    odd = module.attrs.get("warnings", ())
+    odd = done.module.attrs.get("warnings", ())
     warnings = tuple(str(w) for w in odd) if isinstance(odd, tuple) else ()
     named = {"model": Path(model).name} if isinstance(model, str | Path) else {}
     code = replace(done.program, meta={**done.program.meta, **named})

@@ -56,11 +56,20 @@ rows = 8
 k_step = 8
 fill_cycles = 10
 acc_groups = 64
+[pt.mac_eighths]
+f32 = 16
+dl16 = 8
+f16 = 8
+bf16 = 8
+f8e4m3 = 4
+i8 = 2
+i4 = 1
 [sfp]
 groups_per_cycle = 2
 start_cycles = 4
 shuffle_bytes_per_cycle = 64
 shuffle_run_cycles = 2
+shuffle_stick_cycles = 32
 lane_reduce_cycles = 12
 [sfp.cycles]
 exp = 6

@@ -134,7 +134,12 @@ def instrs(draw: st.DrawFn, unit: str, kernel: Kernel, depth: int) -> Instr:
         waits=tuple(draw(st.lists(st.builds(Wait, tokens, times | st.just(0)), max_size=2))),
         signals=tuple(
             draw(
-                st.lists(st.builds(Signal, tokens, times, nums(cores, 0, 2**cores - 1)), max_size=2)
+                st.lists(
+                    st.builds(
+                        Signal, tokens | nums(cores, 0, 0xFFFF), times, nums(cores, 0, 2**cores - 1)
+                    ),
+                    max_size=2,
+                )
             )
         ),
         note=draw(st.integers(0, max(len(kernel.notes) - 1, 0))),

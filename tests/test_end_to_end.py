@@ -26,6 +26,12 @@ def long_inner_dimension() -> Module:
     return module(lambda g, x: [g("matmul", x, g.weight(9216, 128))], ("x", (4, 9216), "f32"))
 
 
+def shared_weights_in_uneven_columns() -> Module:
+    """Eight cores share each multicast of weights and run at different speeds: a leader that counted
+    their credits in one token overwrote slots still being read."""
+    return module(lambda g, x: [g("matmul", x, g.weight(1536, 384))], ("x", (128, 1536), "f32"))
+
+
 def elementwise() -> Module:
     return module(
         lambda g, x, y: [g("exp", g("add", x, y))], ("x", (67, 300), "f32"), ("y", (67, 300), "f32")
@@ -187,7 +193,8 @@ def echo_and_constant() -> Module:
 
 
 ROADS: list[Callable[[], Module]] = [
-    matmul, matmul_of_two_inputs, long_inner_dimension, elementwise, column_broadcast, softmax,
+    matmul, matmul_of_two_inputs, long_inner_dimension,
+    shared_weights_in_uneven_columns, elementwise, column_broadcast, softmax,
     softmax_down, layer_norm, conv, dilated_conv, mlp, transpose, split_heads, odd_heads,
     attention, max_pool, depthwise_conv, global_mean, mean_of_a_large_image, concat_channels,
     embedding, integer_broadcast, nearest_resize, padded, strided_slices, echo_and_constant,

@@ -130,13 +130,29 @@ def test_multicast_load_reaches_every_core() -> None:
     assert seen.done[0].hbm_read_bytes == 1024
 
 
-def test_empty_tail_takes_no_time_but_signals() -> None:
+def test_empty_tail_takes_no_time_and_signals_after_the_transfers_ahead() -> None:
     tail = replace(LOAD, limits=(Limit(12, (8,)),), signals=(Signal(1),))
     vec = op("vec", (8,), (lx(100, 1), lx(0, 1)), [1])
     seen = timed(kernel(ml=(Loop(3, (tail,)),), sfp=(Loop(3, (vec,)),)))
-    # 8 sticks, then 4 (one short run: 3 cycles more), then none: its signal comes at once.
+    # 8 sticks, then 4 (one short run: 3 cycles more), then none: its signal comes with the last
+    # byte of the second, at 124, not before the bytes that are still on their way.
     assert [s[3:] for s in seen.slices if s[1] == "ml"] == [(0, 16), (16, 24)]
-    assert [s[3:] for s in seen.slices if s[1] == "sfp"] == [(24, 32), (116, 124), (124, 132)]
+    assert [s[3:] for s in seen.slices if s[1] == "sfp"] == [(116, 124), (124, 132), (132, 140)]
+
+
+def test_sync_behind_a_load_signals_when_the_load_has_arrived() -> None:
+    flag = replace(op("sync"), signals=(Signal(1),))
+    vec = op("vec", (8,), (lx(100, 1), lx(0, 1)), [1])
+    seen = timed(kernel(ml=(LOAD, flag), sfp=(vec,)))
+    assert [s[3:] for s in seen.slices if s[1] == "sfp"] == [(116, 124)]
+
+
+def test_early_launch_is_complete_no_sooner_than_what_it_depends_on() -> None:
+    slow = kernel(ml=(LOAD,))
+    nothing = kernel(ml=(op("sync"),))
+    seen = timed(slow, nothing, early=True)
+    first, second = seen.done
+    assert (first.end_cycle, second.end_cycle, second.go_cycle) == (116, 116, 166)
 
 
 def test_send_and_receive() -> None:

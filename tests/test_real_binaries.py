@@ -1,4 +1,4 @@
-"""Real models as binaries on the simulator with everything poisoned, against onnxruntime in float32."""
+"""Real models as binaries on the simulator, everything poisoned, against onnxruntime in float32."""
 
 from __future__ import annotations
 

@@ -9,7 +9,19 @@ from spyrec.ir.core import Attr, Block, Loc, Op
 from spyrec.ir.errors import VerifyError
 from spyrec.ir.types import TensorType
 
-from . import contract, control, device, elementwise, index, move, norm, quant, reduce, window
+from . import (
+    contract,
+    control,
+    device,
+    elementwise,
+    index,
+    move,
+    norm,
+    quant,
+    reduce,
+    tile,
+    window,
+)
 from .spec import REQUIRED, AttrSpec, OpDef, Operand, Site, check_count, complete_attrs
 
 __all__ = [
@@ -25,7 +37,8 @@ __all__ = [
 OPS: Mapping[str, OpDef] = {
     op.name: op
     for family in (
-        elementwise, reduce, contract, window, norm, move, index, quant, control, device
+        elementwise, reduce, contract, window, norm, move, index, quant, control, device,
+        tile,
     )
     for op in family.DEFS
 }  # fmt: skip

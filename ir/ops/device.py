@@ -24,6 +24,11 @@ def _infer_kernel(types: Types, attrs: Attrs, site: Site) -> Types:
     result types may add layouts and spaces."""
     body = site.regions[0]
     check_values(body.args, types, "region arguments, as the operands,", site)
+    if attrs.get("tiled") is True:  # the body stores its results tile by tile
+        if site.declared is None:
+            raise site.error("the result types of a tiled kernel follow from no yield; state them")
+        check_values(body.results, (), "region results of a tiled kernel", site)
+        return site.declared
     if site.declared is None:
         return tuple(plain(v.type) for v in body.results)
     check_values(body.results, site.declared, "region results, as the kernel's results,", site)
@@ -106,7 +111,7 @@ def _eval_move(arrays: Arrays, attrs: Attrs, types: Types) -> Arrays:
 def _view(array: Array, counts: Sequence[int], maps: Sequence[Affine]) -> Array:
     """The elements that the affine maps name for each index of the box, without copying. The
     bounds were checked by ``_check_box``."""
-    origin = array[tuple(slice(offset, None) for offset, _ in maps)]
+    origin = array[(..., *(slice(offset, None) for offset, _ in maps))]  # a view also of rank 0
     strides = [
         sum(coefs[i] * stride for (_, coefs), stride in zip(maps, array.strides, strict=True))
         for i in range(len(counts))
@@ -126,14 +131,15 @@ DEFS: tuple[OpDef, ...] = (
     OpDef(
         "kernel", "device", operands("x*"),
         {
-            "kind": AttrSpec("str", doc="contract, vec or move: the unit that runs it"),
+            "kind": AttrSpec("str", doc="contract, vec, fold, move or gather: how it runs"),
             "name": AttrSpec("str"),
             "dims": AttrSpec("tuple", doc="(name, extent) of each iteration dimension"),
-            "maps": AttrSpec("tuple", doc="from iteration point to coordinate, one an operand "
-                                          "and one a result"),
+            "maps": AttrSpec("tuple", doc="from iteration point to coordinate, one an operand; "
+                                          "out_maps has one a result"),
         },
         DEVICE,
-        "One affine loop nest on one unit; its region says, in tensor ops, what it computes.",
+        "One affine loop nest on one unit; its region says what it computes, in tensor ops or, "
+        "once tiled, for one core in tile ops.",
         _infer_kernel, None, regions=1, open_attrs=True, results=("result*",),
     ),
     OpDef(

@@ -5,6 +5,10 @@ statement says which scratchpad or accumulator buffers it reads and writes. A bu
 of the loop body it belongs to (its scope) by one unit, and has one or more slots that rotate. For each unit
 that reads what another wrote there are two counting tokens: *full* (a slot has been written) and *free* (a slot has been
 read). The reader hands out one *free* per slot at the start.
+
+A multicast load fills the same slot on several cores at once, so it waits for each of them. Every member of the group
+has its own *free* token on the leader: in one shared counter two credits of a fast member could stand for a slow
+one's, and the load would overwrite a slot still being read.
 """
 
 from __future__ import annotations
@@ -72,7 +76,7 @@ class _Item:
     waits: list[Wait] = field(default_factory=list)
     signals: list[Signal] = field(default_factory=list)
     variants: tuple[tuple[int, int], ...] = ()  # multicast: (group size, mask of leaders)
-    credit: Wait | None = None  # multicast: the wait whose count is the group's size
+    credits: list[Wait] = field(default_factory=list)  # multicast: the leader's; members' tokens follow
     early: bool = False
 
 
@@ -98,6 +102,8 @@ class Streams:
             for unit in units:
                 self.full[b, unit] = self._token()
                 self.free[b, unit] = self._token()
+                for _ in range(max((g.bit_count() for g in b.groups), default=1) - 1):
+                    self._token()  # the members' tokens follow the leader's
 
     def _token(self) -> int:
         token = self.next_token
@@ -119,10 +125,22 @@ class Streams:
         """Every slot of what the unit reads is free; then it waits for the launches before this one. The loader
         waits only where it first needs their results."""
         free = tuple(
-            Signal(self.free[b, unit], b.slots, self._leaders(b)) for b, units in self.readers.items() if unit in units
+            replace(self._credit(b, unit), n=b.slots) for b, units in self.readers.items() if unit in units
         )
         opening = [Instr("sync", signals=free)] if free else []
         return opening if unit == "ml" else [*opening, Instr("sync", waits=(Wait(GO, 0),))]
+
+    def _credit(self, b: Buffer, unit: str) -> Signal:
+        """One slot of the buffer is free again: tell the core that fills it."""
+        first = self.free[b, unit]
+        if not b.groups:
+            return Signal(first)
+        token = [first] * self.cores
+        for mask in b.groups:
+            members = [c for c in range(self.cores) if mask >> c & 1]
+            for place, c in enumerate(members):
+                token[c] = first + place
+        return Signal(tuple(token), 1, self._leaders(b))
 
     def _leaders(self, b: Buffer) -> Num:
         """For each core the mask of the core that loads for it (0: itself)."""
@@ -191,7 +209,7 @@ class Streams:
                 self._after(items, touched[-1], Signal(self.full[b, u], 1, self._members(b)), mask)
         else:
             touched[-1] += self._before(items, touched[0], Wait(self.full[b, unit]), None, mask)
-            self._after(items, touched[-1], Signal(self.free[b, unit], 1, self._leaders(b)), mask)
+            self._after(items, touched[-1], self._credit(b, unit), mask)
 
     @staticmethod
     def _before(items: list[_Item], i: int, wait: Wait, multicast: Buffer | None, mask: int) -> int:
@@ -202,7 +220,7 @@ class Streams:
             added = 1
         if multicast is not None and multicast.groups:
             items[i].variants = _variants(multicast.groups)
-            items[i].credit = wait
+            items[i].credits.append(wait)
         else:
             items[i].waits.append(wait)
         return added
@@ -222,12 +240,15 @@ class Streams:
         made = replace(e, waits=(*e.waits, *item.waits), signals=(*e.signals, *item.signals))
         if not item.variants:
             return [made]
-        credit = item.credit
-        assert credit is not None
         return [
-            replace(made, waits=(*made.waits, Wait(credit.token, size)), where=leaders)
+            replace(made, waits=(*made.waits, *_from_all(item.credits, size)), where=leaders)
             for size, leaders in item.variants
         ]
+
+
+def _from_all(credits: list[Wait], size: int) -> list[Wait]:
+    """A wait for each member of a group."""
+    return [Wait(c.token + i) for c in credits for i in range(size)]
 
 
 def _mask(body: Body, b: Buffer) -> int:

@@ -1,0 +1,144 @@
+"""Seconds and peak memory of compiling and simulating real models, each step a process of its own,
+also divided by the time of a million heap push-pops so that machines can be compared.
+Run: python -m benchmarks.compile_simulate [--json FILE] [MODEL ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from heapq import heappop, heappush
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MODELS = ("C02", "light_resnet50")
+HEAP_PAIRS = 1_000_000
+HEAP_SIZE = 1_000  # entries that stay in the heap, about as many as the simulator keeps
+
+AIMS_S = {
+    ("C02", "compile"): 10.0, ("C02", "timing only"): 2.0, ("C02", "functional"): 30.0,
+    ("light_resnet50", "compile"): 20.0, ("light_resnet50", "timing only"): 5.0,
+    ("light_resnet50", "functional"): 30.0,
+}  # fmt: skip
+AIM_MIB = 1536
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One command. ``heap_s``: seconds of a million heap push-pops, taken just before it;
+    ``cycles``: simulated ones, 0 for a step that simulates nothing."""
+
+    model: str
+    step: str
+    wall_s: float
+    heap_s: float
+    peak_mib: float
+    cycles: int
+
+    @property
+    def ratio(self) -> float:
+        return self.wall_s / self.heap_s
+
+
+def heap_seconds() -> float:
+    """Seconds in which this machine, now, pushes and pops a million (cycle, number) pairs."""
+    heap = [(i * 7919 % HEAP_SIZE, i) for i in range(HEAP_SIZE)]
+    heap.sort()
+    start = time.perf_counter()
+    for i in range(HEAP_PAIRS):
+        heappush(heap, (heap[0][0] + i * 7919 % HEAP_SIZE, i))
+        heappop(heap)
+    return time.perf_counter() - start
+
+
+def run(args: list[str]) -> tuple[float, float]:
+    """Seconds and peak MiB of a Python process; RuntimeError, with its words, when it fails.
+
+    This process stays small: a child starts with its parent's memory on its account.
+    """
+    with tempfile.TemporaryFile() as said:
+        start = time.perf_counter()
+        child = subprocess.Popen([sys.executable, *args], cwd=ROOT, stdout=said, stderr=said)
+        _, status, usage = os.wait4(child.pid, 0)
+        wall_s = time.perf_counter() - start
+        child.returncode = os.waitstatus_to_exitcode(status)
+        said.seek(0)
+        if child.returncode:
+            words = said.read().decode("utf-8", "replace").strip()
+            raise RuntimeError(f"{' '.join(args)}: exit code {child.returncode}: {words}")
+    return wall_s, usage.ru_maxrss / 1024
+
+
+def prepare(model: str, folder: Path) -> None:
+    """Write the model's inputs, and the compile command's arguments, into ``folder``."""
+    from spyrec import files
+    from tests.real_models import MODELS as KNOWN
+    from tests.real_models import make_inputs, model_path
+
+    binds = [f"{name}={size}" for name, size in KNOWN[model].bind.items()]
+    args = [str(model_path(model)), *(part for bind in binds for part in ("--bind", bind))]
+    files.write_npz(folder / "in.npz", make_inputs(model))
+    files.write_text(folder / "args.json", json.dumps(args))
+
+
+def measure(model: str, folder: Path) -> list[Measure]:
+    """Compile, simulate for time only, simulate with numbers."""
+    run(["-m", "benchmarks.compile_simulate", "--prepare", model, str(folder)])
+    args = json.loads((folder / "args.json").read_text("utf-8"))
+    spx, report = str(folder / "model.spx"), folder / "report.json"
+    simulate = ["simulate", spx, "--report", str(report)]
+    steps = {
+        "compile": ["compile", *args, "-o", spx],
+        "timing only": [*simulate, "--timing-only"],
+        "functional": [*simulate, "--inputs", str(folder / "in.npz")],
+    }
+    found = []
+    for step, command in steps.items():
+        heap_s = heap_seconds()
+        wall_s, peak_mib = run(["-m", "spyrec", *command])
+        cycles = 0 if step == "compile" else json.loads(report.read_text("utf-8"))["total_cycles"]
+        found.append(Measure(model, step, wall_s, heap_s, peak_mib, cycles))
+    return found
+
+
+def print_table(found: list[Measure]) -> None:
+    head = f"{'model':<16} {'step':<12} {'seconds':>8} {'aim':>5} {'/ heap':>7} {'heap s':>7}"
+    print(f"{head} {'peak MiB':>9} {'aim':>5} {'cycles':>12}")
+    for m in found:
+        aim = f"{AIMS_S[m.model, m.step]:.0f}" if (m.model, m.step) in AIMS_S else ""
+        cycles = f"{m.cycles:,}" if m.cycles else ""
+        print(
+            f"{m.model:<16} {m.step:<12} {m.wall_s:>8.2f} {aim:>5} {m.ratio:>7.1f} "
+            f"{m.heap_s:>7.3f} {m.peak_mib:>9.0f} {AIM_MIB:>5} {cycles:>12}"
+        )
+    print(f"/ heap: seconds over those of {HEAP_PAIRS:,} heap push-pops just before (heap s)")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="*", default=MODELS, help="names in tests/real_models.py")
+    parser.add_argument("--json", type=Path, help="where to write the figures")
+    parser.add_argument("--prepare", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.prepare:
+        model, folder = options.models
+        prepare(model, Path(folder))
+        return
+    found = []
+    for model in options.models:
+        with tempfile.TemporaryDirectory() as folder:
+            found += measure(model, Path(folder))
+    print_table(found)
+    if options.json is not None:
+        figures = [asdict(m) | {"ratio": m.ratio} for m in found]
+        options.json.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

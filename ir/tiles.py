@@ -1,0 +1,179 @@
+"""The arithmetic of `kernel` ops: an affine nest with named dimensions, cut over cores and into tiles.
+
+A kernel's attributes: ``name``, ``kind``, ``dims`` ((name, extent), ...), ``maps`` (one affine map per
+operand), ``out_maps`` (one per result); later ``parts``, ``core_order``, ``grains``, ``tile``, ``loops``. An
+affine map is a tuple with one ``(offset, coefs)`` per tensor dimension, ``coefs`` having one entry per
+kernel dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from .core import Op
+from .layout import split_points
+
+Row = tuple[int, tuple[int, ...]]
+Map = tuple[Row, ...]
+Range = tuple[int, int]  # start, size
+Box = tuple[Range, ...]
+
+GROUP = 64  # elements the vector unit and the matrix unit's columns handle together
+
+
+@dataclass(frozen=True)
+class Nest:
+    """A kernel op seen as an affine nest. ``stick`` is the kernel dimension that runs along the lanes of the
+    results; ``k`` the one along the lanes of the matrix unit's first operand (contract only, else -1)."""
+
+    op: Op
+
+    @cached_property
+    def name(self) -> str:
+        return str(self.op.attrs["name"])
+
+    @cached_property
+    def kind(self) -> str:
+        return str(self.op.attrs["kind"])
+
+    @cached_property
+    def dim_names(self) -> tuple[str, ...]:
+        return tuple(str(d[0]) for d in self._dims)
+
+    @cached_property
+    def extents(self) -> tuple[int, ...]:
+        return tuple(int(d[1]) for d in self._dims)
+
+    @cached_property
+    def _dims(self) -> tuple[tuple[str, int], ...]:
+        return self.op.attrs["dims"]  # type: ignore[return-value]
+
+    @cached_property
+    def maps(self) -> tuple[Map, ...]:
+        return self.op.attrs["maps"]  # type: ignore[return-value]
+
+    @cached_property
+    def out_maps(self) -> tuple[Map, ...]:
+        return self.op.attrs["out_maps"]  # type: ignore[return-value]
+
+    @cached_property
+    def parallel(self) -> frozenset[int]:
+        """Dimensions that index a result: they may be divided among cores."""
+        return frozenset(d for m in self.out_maps for _, coefs in m for d, c in enumerate(coefs) if c)
+
+    @cached_property
+    def whole(self) -> frozenset[int]:
+        """Dimensions neither divided nor tiled (a vec kernel reduces over them and reuses the result)."""
+        return frozenset(self.op.attrs.get("whole", ()))  # type: ignore[arg-type]
+
+    @cached_property
+    def stick(self) -> int:
+        return int(self.op.attrs.get("stick", -1))  # type: ignore[arg-type]
+
+    @cached_property
+    def k(self) -> int:
+        return int(self.op.attrs.get("k", -1))  # type: ignore[arg-type]
+
+    @cached_property
+    def parts(self) -> tuple[int, ...]:
+        return self.op.attrs.get("parts", tuple(1 for _ in self.extents))  # type: ignore[return-value]
+
+    @cached_property
+    def core_order(self) -> tuple[int, ...]:
+        """Divided dimensions, slowest core digit first."""
+        return self.op.attrs.get("core_order", tuple(range(len(self.extents))))  # type: ignore[return-value]
+
+    @cached_property
+    def tile(self) -> tuple[int, ...]:
+        return self.op.attrs.get("tile", self.extents)  # type: ignore[return-value]
+
+    @cached_property
+    def loops(self) -> tuple[int, ...]:
+        """Dimensions with a loop, outermost first."""
+        return self.op.attrs.get("loops", ())  # type: ignore[return-value]
+
+    @cached_property
+    def cores(self) -> int:
+        n = 1
+        for p in self.parts:
+            n *= p
+        return n
+
+    def grain(self, dim: int) -> int:
+        """A division of ``dim`` falls on multiples of this many elements."""
+        grains = self.op.attrs.get("grains")
+        if grains:
+            return int(grains[dim])  # type: ignore[index]
+        return GROUP if dim in (self.stick, self.k) else 1
+
+    @cached_property
+    def core_ranges(self) -> tuple[Box, ...]:
+        """For each core the (start, size) of every dimension."""
+        grains = tuple(self.grain(d) for d in range(len(self.extents)))
+        return _core_ranges(self.extents, self.parts, grains, self.core_order)
+
+    @cached_property
+    def local(self) -> tuple[int, ...]:
+        """The largest part of each dimension on any core."""
+        return tuple(max(r[d][1] for r in self.core_ranges) for d in range(len(self.extents)))
+
+    def trips(self, dim: int) -> int:
+        """Trips of the loop over ``dim`` (equal on all cores; the last ones may be short or empty)."""
+        return max(1, -(-self.local[dim] // self.tile[dim]))
+
+
+@lru_cache(maxsize=4096)
+def _core_ranges(
+    extents: tuple[int, ...], parts: tuple[int, ...], grains: tuple[int, ...], order: tuple[int, ...]
+) -> tuple[Box, ...]:
+    points = [split_points(e, p, g) for e, p, g in zip(extents, parts, grains, strict=True)]
+    cores = 1
+    for p in parts:
+        cores *= p
+    out = []
+    for core in range(cores):
+        rest, index = core, [0] * len(parts)
+        for d in reversed(order):
+            rest, index[d] = divmod(rest, parts[d])
+        out.append(tuple(points[d][i] for d, i in enumerate(index)))
+    return tuple(out)
+
+
+def window(m: Map, ranges: Sequence[Range]) -> Box:
+    """Bounding (start, size) per tensor dimension of an affine map over a box of kernel ranges.
+
+    May stick out of the tensor (borders). A dimension is empty when one of the ranges it depends on is.
+    """
+    out = []
+    for offset, coefs in m:
+        lo = hi = offset
+        empty = False
+        for c, (start, size) in zip(coefs, ranges, strict=True):
+            if c == 0:
+                continue
+            empty = empty or size == 0
+            a, b = c * start, c * (start + size - 1)
+            lo, hi = lo + min(a, b), hi + max(a, b)
+        out.append((lo, 0 if empty else hi - lo + 1))
+    return tuple(out)
+
+
+def clip(box: Box, shape: Sequence[int]) -> Box:
+    """The part of a box that lies inside a tensor."""
+    out = []
+    for (start, size), extent in zip(box, shape, strict=True):
+        lo, hi = max(0, start), min(extent, start + size)
+        out.append((lo, max(0, hi - lo)))
+    return tuple(out)
+
+
+def tile_shape(m: Map, tile: Sequence[int]) -> tuple[int, ...]:
+    """Shape of the window a full tile touches, borders included."""
+    return tuple(s for _, s in window(m, [(0, n) for n in tile]))
+
+
+def spans(m: Map, dim: int) -> bool:
+    """Does the tensor vary along kernel dimension ``dim``?"""
+    return any(coefs[dim] for _, coefs in m)

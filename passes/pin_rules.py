@@ -1,0 +1,228 @@
+"""The rules a pinned decision must keep. Each function yields one sentence for every pin that breaks one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from math import prod
+
+from spyrec.ir.core import Module, Op, Value, uses
+from spyrec.sim.device import DeviceSpec
+
+from .allocate import divisions
+from .groups import is_depthwise
+from .kernel import GROUP, Nest, rank1, spans
+from .pins import FREE, Counts, pinned, summed
+from .plan import KernelPins, TensorPins
+from .residency import readable
+from .stick_layout import contract_sticks, region_head, result_stick, usable_stick
+from .tiling import beyond_rank, move_bytes, tile_bytes
+
+LISTED = 12  # names an error lists in full; of more only those that look alike
+
+
+def listed(name: str, known: Collection[str]) -> str:
+    """Which names there are, or those like ``name`` when there are many."""
+    if len(known) <= LISTED:
+        return f"known: {', '.join(known)}"
+    like = get_close_matches(name, known, n=5, cutoff=0.3) or list(known)[:5]
+    return f"known, among {len(known)}: {', '.join(like)}"
+
+
+def makers(module: Module) -> dict[Value, Op]:
+    """The kernel that makes each tensor between kernels."""
+    return {r: op for op in module.body.ops if op.name == "kernel" for r in op.results}
+
+
+def possible_sticks(v: Value, maker: Op | None) -> tuple[int, ...]:
+    """Dimensions that may run along the lanes of a model input (``maker`` None) or of a kernel's result."""
+    every = tuple(range(len(rank1(v.type))))
+    if maker is None:
+        return every
+    nest, head = Nest(maker), region_head(maker)
+    m = nest.out_maps[maker.results.index(v)]
+    if nest.kind == "move":
+        return every
+    if nest.kind == "contract":
+        choices = [contract_sticks(nest)[0]]
+    elif nest.kind == "gather":
+        choices = [len(nest.extents) - 1]
+    elif nest.kind == "fold" and (head.name in ("max_pool", "sum_pool") or is_depthwise(head)):
+        choices = [1]
+    else:
+        most = max(len(other) for other in nest.out_maps + nest.maps)
+        choices = [d for d in range(min(most, len(nest.extents))) if usable_stick(nest, d)]
+    return tuple(sorted({result_stick(m, d, maker) for d in choices}))
+
+
+def tensor_problems(module: Module, pins: Mapping[str, TensorPins]) -> Iterator[str]:
+    """Of a module that is laid out: unknown tensors, sticks not taken, spaces a tensor cannot have."""
+    made = makers(module)
+    known = {v.name: v for v in (*module.body.args, *made)}
+    constants = {op.result.name for op in module.body.ops if op.name == "constant"}
+    readers = uses(module.body)
+    for name, pin in pins.items():
+        if name in constants:
+            yield f"tensor {name} is a constant, which is stored as each of its readers wants it"
+        elif name not in known:
+            yield f"there is no tensor {name}; {listed(name, known)}"
+        else:
+            v = known[name]
+            yield from _stick_problems(v, made.get(v), pin.stick)
+            if pin.space == "lx":
+                yield from _lx_problems(module, v, made.get(v), [op for op, _ in readers.get(v, [])])
+
+
+def _stick_problems(v: Value, maker: Op | None, stick: int | None) -> Iterator[str]:
+    assert v.type.layout is not None
+    if stick is None or stick == v.type.layout.stick_dim:
+        return
+    possible = possible_sticks(v, maker)
+    by = "a model input" if maker is None else f"the result of {maker.attrs['name']}"
+    if stick in possible:
+        yield f"tensor {v.name}: stick {stick} contradicts what is pinned for another result of the same kernel"
+    else:
+        yield (
+            f"tensor {v.name}: {by} cannot have dimension {stick} along the lanes; "
+            f"possible: {', '.join(map(str, possible))}"
+        )
+
+
+def _lx_problems(module: Module, v: Value, maker: Op | None, readers: Sequence[Op]) -> Iterator[str]:
+    look_ups = [str(op.attrs["name"]) for op in readers if not readable(op)]
+    if maker is None:
+        yield f'tensor {v.name} is a model input, which lies in card memory: pin it to "hbm" or not at all'
+    elif v in module.body.results:
+        yield f'tensor {v.name} is a model output, which lies in card memory: pin it to "hbm" or not at all'
+    elif not readers:
+        yield f"tensor {v.name} has no reader, so it is not kept in the scratchpads"
+    elif look_ups:
+        yield f"tensor {v.name} is read by the look-up {', '.join(look_ups)}, which reads card memory only"
+
+
+def kernel_problems(op: Op, pins: KernelPins, cores: int) -> Iterator[str]:
+    """Of a kernel before it is divided: unknown dimensions, cuts and loops it cannot have."""
+    nest = Nest(op)
+    where = f"kernel {nest.name}"
+    named = {"parts": pins.parts, "core_order": pins.core_order or (), "tile": pins.tile, "loops": pins.loops or ()}
+    for what, dims in named.items():
+        for dim in dims:
+            if dim not in nest.dim_names:
+                yield f"{where}, {what}: there is no dimension {dim}; {listed(dim, nest.dim_names)}"
+    yield from (f"{where}, parts: {p}" for p in _parts_problems(nest, pins.parts, cores))
+    yield from (f"{where}, loops: {p}" for p in _loop_problems(nest, pins.loops or ()))
+
+
+def _parts_problems(nest: Nest, parts: Mapping[str, int], cores: int) -> Iterator[str]:
+    total = prod(parts.values())
+    if total > cores:
+        yield f"{' x '.join(f'{d}={n}' for d, n in parts.items())} are {total} parts, there are {cores} cores"
+    units, grains = divisions(nest)
+    movable = nest.kind in ("move", "gather")
+    for d, name in enumerate(nest.dim_names):
+        n = parts.get(name, 1)
+        if n == 1:
+            continue
+        if d in nest.whole:
+            yield f"{name} is folded and used again in one tile, so it stays whole, the plan asks for {n} parts"
+        elif d not in nest.parallel and not movable:
+            yield f"{name} is summed over, so it is not divided among cores, the plan asks for {n} parts"
+        elif n > units[d]:
+            unit = f" in steps of {grains[d]}" if grains[d] > 1 else ""
+            yield f"{name} = {nest.extents[d]} is cut{unit} into {units[d]} parts at most, the plan asks for {n}"
+
+
+def _loop_problems(nest: Nest, loops: Sequence[str]) -> Iterator[str]:
+    if loops and nest.kind in ("move", "gather"):
+        yield f"tiles of a {nest.kind} kernel come in the order of its dimensions; leave loops out"
+        return
+    dims = [nest.dim_names.index(n) for n in loops if n in nest.dim_names]
+    still = [nest.dim_names[d] for d in dims if d in nest.whole | taps(nest)]
+    if still:
+        yield f"{', '.join(still)} is whole in each tile and has no loop"
+    inside = [d in summed(nest) for d in dims]
+    if inside != sorted(inside):
+        names = ", ".join(nest.dim_names[d] for d in dims if d in summed(nest))
+        yield f"{names} is summed over, so its loop stands inside the others; put it last"
+
+
+def taps(nest: Nest) -> frozenset[int]:
+    """Positions of a window, which one tile always holds all of."""
+    if nest.kind == "contract":
+        return summed(nest) - {nest.k}
+    return summed(nest) if region_head(nest.op).attrs.get("strides") else frozenset()
+
+
+def tile_problems(op: Op, device: DeviceSpec, budget: int) -> Iterator[str]:
+    """Of a divided kernel: pinned tile sizes that its parts, the accumulators or ``budget`` bytes of scratchpad
+    do not allow."""
+    nest = Nest(op)
+    pins = pinned(nest, "tile")
+    broken = False
+    for d, size in enumerate(pins):
+        problem = _size_problem(nest, d, size) if size != FREE else None
+        if problem is not None:
+            broken = True
+            yield f"kernel {nest.name}, tile: {nest.dim_names[d]} = {size} {problem}"
+    if broken or not any(pins):
+        return
+    least = _least_tile(nest, pins)
+    if nest.kind == "contract":
+        rows = prod(least[d] for d in nest.parallel - {nest.stick})
+        groups, most = -(-least[nest.stick] // GROUP) * rows, device.pt.acc_groups // 2
+        if groups > most:
+            yield (
+                f"kernel {nest.name}, tile: {rows} rows of {least[nest.stick]} columns take {groups} accumulator "
+                f"groups, half of the device's are {most}"
+            )
+    if nest.kind == "gather":
+        return
+    size = move_bytes(nest, least) if nest.kind == "move" else tile_bytes(nest, least)
+    if size > budget:
+        yield (
+            f"kernel {nest.name}, tile: its buffers take {size / 2**20:.2f} MiB of scratchpad at least, the budget of "
+            f"one kernel is {budget / 2**20:.2f} MiB"
+        )
+
+
+def _least_tile(nest: Nest, pins: Counts) -> Counts:
+    """The smallest tile with the pinned sizes."""
+    still = nest.whole | taps(nest) | ({nest.k} if nest.extents[nest.k] % GROUP and nest.kind == "contract" else set())
+    return tuple(
+        p if p != FREE else n if d in still else min(n, nest.grain(d))
+        for d, (p, n) in enumerate(zip(pins, nest.local, strict=True))
+    )
+
+
+def _size_problem(nest: Nest, d: int, size: int) -> str | None:
+    """What is wrong with that tile size along one dimension of a kernel whose parts are known."""
+    part, grain = nest.local[d], nest.grain(d)
+    if size > part:
+        return f"is larger than the part of a core, {part}"
+    if size > 1 and d in one_by_one(nest):
+        return "must be 1: an instruction has no dimension left for it"
+    if size == part:
+        return None
+    if d in nest.whole | taps(nest):
+        return f"cuts a dimension that stays whole, {part}"
+    if nest.kind == "contract" and d == nest.k and nest.extents[d] % GROUP:
+        return f"cuts a summed dimension of {part}, no multiple of {GROUP}, which stays whole"
+    if nest.kind == "gather" and d == len(nest.extents) - 1:
+        return f"cuts the rows that are looked up, {part}, which stay whole"
+    if size % grain:
+        return f"is no multiple of {grain}"
+    return None
+
+
+def one_by_one(nest: Nest) -> frozenset[int]:
+    """Dimensions that tiles hold one of: of a matrix kernel those shared by both factors and rows beyond two, of a
+    look-up all but the last of the indices', of others those beyond six."""
+    if nest.kind == "move":
+        return frozenset()
+    if nest.kind == "gather":
+        return frozenset(range(len(nest.extents) - 2))
+    if nest.kind != "contract":
+        return frozenset(beyond_rank(nest))
+    shared = {d for d in nest.parallel if spans(nest.maps[1], d) and d != nest.stick}
+    rows = sorted(nest.parallel - {nest.stick} - shared)
+    return frozenset(shared) | frozenset(rows[:-2])

@@ -1,0 +1,48 @@
+"""How planning passes read the decisions that a plan pins on a kernel (see pin.py, which writes them)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import prod
+
+from .kernel import Nest
+
+Counts = tuple[int, ...]
+FREE = 0  # the entry of a dimension whose decision is not pinned
+
+
+def pinned(nest: Nest, what: str) -> Counts:
+    """The pinned ``"parts"`` or ``"tile"`` of each dimension, FREE where the pass decides."""
+    return nest.op.attrs.get(f"pin_{what}", (FREE,) * len(nest.extents))  # type: ignore[return-value]
+
+
+def pinned_cuts(
+    nest: Nest, units: Counts, budget: int, search: Callable[[Counts, int], Iterable[Counts]]
+) -> Iterator[Counts]:
+    """The cuts ``search(units, budget)`` finds for the dimensions that are free, beside those pinned."""
+    pins = pinned(nest, "parts")
+    free = tuple(u if p == FREE else 1 for u, p in zip(units, pins, strict=True))
+    for cut in search(free, budget // prod(p for p in pins if p != FREE)):
+        yield tuple(c if p == FREE else p for c, p in zip(cut, pins, strict=True))
+
+
+def pinned_core_order(nest: Nest, dims: Sequence[int]) -> Counts:
+    """Divided dimensions in the pinned order; those it does not name come first."""
+    return tuple(sorted(dims, key=_place(nest, "pin_order")))
+
+
+def pinned_loops(nest: Nest, dims: Sequence[int]) -> Counts:
+    """Looped dimensions in the pinned order; those it does not name come first, those that are summed over last."""
+    place = _place(nest, "pin_loops")
+    return tuple(sorted(dims, key=lambda d: (d in summed(nest), place(d))))
+
+
+def summed(nest: Nest) -> frozenset[int]:
+    """Dimensions folded into an accumulator: their loops lie inside all others."""
+    return frozenset(range(len(nest.extents))) - nest.parallel - nest.whole
+
+
+def _place(nest: Nest, key: str) -> Callable[[int], int]:
+    order: Counts = nest.op.attrs.get(key, ())  # type: ignore[assignment]
+    place = {d: i for i, d in enumerate(order)}
+    return lambda d: place.get(d, -1)

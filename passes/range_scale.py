@@ -1,0 +1,137 @@
+"""range-scale: tensors too large or too small for the 16-bit format are kept times a power of two."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from spyrec.ir.core import Module, Op, Value
+from spyrec.ir.errors import SpyrecError
+from spyrec.ir.interp import run
+from spyrec.ir.types import Sym
+
+from .legalize_dtypes import FLOAT, float_limits
+from .manager import Array, Target
+from .scaling import Range, Scaled, scale_module
+
+INFINITE = 2.0**100
+"""Magnitudes from here on stand for infinity (masks are often -3.4e38) and are not measured."""
+
+KEPT_BINADES = 10  # below its largest element a tensor needs so many powers of two to be accurate
+
+
+@dataclass(frozen=True)
+class RangeScale:
+    """Find each tensor's magnitude by one run of the interpreter on seeded inputs; where it leaves
+    the 16-bit format, store the tensor times an exact power of two and undo that where it matters.
+
+    ``margin``: a tensor is left alone while 2^margin times its magnitude is in range. ``seed``
+    draws the inputs: magnitudes of normal floats, so that weights of one sign show their worst,
+    integers 0 and 1. ``calibrate`` = false switches the pass off. fp32 numerics need none of it.
+
+    Exactness: exact short of under- and overflow. A power of two commutes with products, sums of
+    operands of one scale, max, pooling and all data movement, bit for bit, and constants take it
+    without rounding; log(2^e x) = log x + e log 2 alone is rounded. Before exp, tanh and sigmoid
+    what lies beyond the format is clipped to where they have long saturated. Small tensors are
+    scaled up only if nothing but such ops lies between them and the inputs: what a sigmoid makes
+    tiny on one input may be 1 on another.
+
+    A module in range comes back as it is. Otherwise the attribute ``warnings`` gains a sentence.
+
+    >>> from spyrec.ir.parser import parse_module
+    >>> from spyrec.ir.printer import print_module
+    >>> from spyrec.sim.device import load_device
+    >>> before = parse_module('''module "m" {
+    ...   input %x: tensor<1x2xf32>
+    ...   %w = constant {value = dense<2x1xfloat32, [3.0e10, 0.0]>} : tensor<2x1xf32>
+    ...   %a = matmul(%x, %w) : tensor<1x1xf32>
+    ...   %y = tanh(%a) : tensor<1x1xf32>
+    ...   output "y" = %y
+    ... }''')
+    >>> after = RangeScale().run(before, Target(load_device()))
+    >>> print(print_module(after.with_attrs(warnings=())), end="")
+    """
+
+    name: ClassVar[str] = "range-scale"
+    summary: ClassVar[str] = "Keeps tensors that leave the 16-bit format's range times a power of two."
+    seed: int = 0
+    margin: int = 2
+    calibrate: bool = True
+
+    def run(self, module: Module, target: Target) -> Module:
+        kind = FLOAT[target.numerics]
+        if not self.calibrate or kind.bits > 16 or not _bound(module):
+            return module
+        largest, smallest = float_limits(kind)
+        try:
+            sizes = magnitudes(module, calibration_inputs(module, self.seed))
+        except SpyrecError as error:
+            return _warned(module, f"range-scale: magnitudes are unknown, the trial run failed: {error}")
+        span = Range(
+            math.log2(smallest) + KEPT_BINADES, math.log2(largest) - self.margin,
+            math.floor(math.log2(largest)),
+        )  # fmt: skip
+        done = scale_module(module, sizes, span)
+        if not done.scaled and not done.beyond:
+            return module
+        return _warned(done.module, _sentence(done, sizes, kind.name, largest))
+
+
+def calibration_inputs(module: Module, seed: int) -> dict[str, Array]:
+    """Seeded inputs in the module's own types: |normal| floats, integers 0 and 1, coin flips."""
+    rng = np.random.default_rng(seed)
+    made: dict[str, Array] = {}
+    for v in module.body.args:
+        shape, kind = v.type.static_shape, v.type.dtype
+        array = np.abs(rng.normal(size=shape)) if kind.kind == "float" else rng.integers(0, 2, shape)
+        made[v.name] = np.asarray(array).astype(kind.np_dtype)
+    return made
+
+
+def magnitudes(module: Module, inputs: dict[str, Array]) -> dict[Value, float]:
+    """The largest finite magnitude of each float value the module computes or holds."""
+    found = {v: _largest(inputs[v.name]) for v in module.body.args if v.type.dtype.kind == "float"}
+
+    def observe(op: Op, results: tuple[Array, ...]) -> None:
+        for value, array in zip(op.results, results, strict=True):
+            if value.type.dtype.kind == "float":
+                found[value] = _largest(array)
+
+    run(module, inputs, observe=observe)
+    return found
+
+
+def _largest(array: Array) -> float:
+    if array.size == 0:
+        return 0.0
+    top = max(float(array.max()), -float(array.min()))
+    if top < INFINITE:
+        return top
+    sizes = np.abs(array)  # NaN or something infinite: look at the rest
+    return float(np.max(sizes, where=sizes < INFINITE, initial=0.0))
+
+
+def _bound(module: Module) -> bool:
+    return not any(isinstance(d, Sym) for v in module.body.args for d in v.type.shape)
+
+
+def _sentence(done: Scaled, sizes: dict[Value, float], kind: str, limit: float) -> str:
+    worst = max(sizes, key=lambda v: sizes[v])
+    text = (
+        f"range-scale: {len(done.scaled)} tensors are kept times a power of two; on seeded inputs "
+        f"magnitudes reach {sizes[worst]:.3g} (%{worst.name}), {kind} ends at {limit:.3g}"
+    )
+    if not done.beyond:
+        return text
+    named = ", ".join(f"%{v.name} ({sizes[v]:.3g})" for v in done.beyond[:3])
+    more = ", ..." if len(done.beyond) > 3 else ""
+    return f"{text}; out of reach and likely to overflow: {named}{more}"
+
+
+def _warned(module: Module, sentence: str) -> Module:
+    known = module.attrs.get("warnings", ())
+    assert isinstance(known, tuple)
+    return module.with_attrs(warnings=(*known, sentence))
