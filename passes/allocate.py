@@ -9,14 +9,15 @@ from math import prod
 from typing import ClassVar
 
 import numpy as np
+
 from spyrec.ir.core import Module, Op, Value
 from spyrec.ir.layout import split_points
 
 from .kernel import GROUP, Box, Map, Nest, clip, padded, rank1, spans, window
 from .manager import Target
+from .pieces import pieces
 from .pins import pinned_core_order, pinned_cuts
 from .span import reaches
-from .stick_layout import region_head
 
 FULL = 0.95  # of the cores a matrix kernel must occupy when it has a tile for each
 SHORTLIST = 48  # cuts priced in full, those with the least compute on the fullest core
@@ -24,11 +25,12 @@ SHORTLIST = 48  # cuts priced in full, those with the least compute on the fulle
 
 @dataclass(frozen=True)
 class CoreAllocation:
-    """Choose how many parts each dimension is cut into; parts differ by at most one row or group of lanes.
+    """Choose how many parts each dimension is cut into; parts differ by at most one row or group of
+    lanes.
 
-    All factorisations into at most ``cores`` parts are priced: time of the fullest core, bytes over the memory
-    bus (an operand several cores need is fetched once per multicast group), and bytes that change core
-    because the producer was cut differently.
+    All factorisations into at most ``cores`` parts are priced: time of the fullest core, bytes over
+    the memory bus (an operand several cores need is fetched once per multicast group), and bytes
+    that change core because the producer was cut differently.
     """
 
     name: ClassVar[str] = "core-allocation"
@@ -51,14 +53,21 @@ class CoreAllocation:
         return replace(module, body=replace(module.body, ops=tuple(ops)))
 
     def _divide(
-        self, op: Op, budget: int, target: Target, owners: dict[Value, tuple[Box, ...]], constants: set[Value],
+        self,
+        op: Op,
+        budget: int,
+        target: Target,
+        owners: dict[Value, tuple[Box, ...]],
+        constants: set[Value],
     ) -> Op:
         nest = Nest(op)
         units, grains = divisions(nest)
         compute = kernel_cycles(nest, target)
 
         def busy(parts: tuple[int, ...]) -> float:
-            return compute([largest_part(e, p, g) for e, p, g in zip(nest.extents, parts, grains, strict=True)])
+            return compute(
+                [largest_part(e, p, g) for e, p, g in zip(nest.extents, parts, grains, strict=True)]
+            )
 
         cuts = sorted(pinned_cuts(nest, units, budget, factorisations), key=busy)
         cuts = within_span(nest, cuts, grains, target.device.hbm.span_bytes)
@@ -66,20 +75,30 @@ class CoreAllocation:
             cuts = [c for c in cuts if prod(c) >= FULL * budget] or cuts
         near = [c for c in cuts if busy(c) <= 1.5 * busy(cuts[0])][:SHORTLIST]
         priced = sorted(
-            (self._cost(nest, c, grains, compute, target, owners, constants), i, c) for i, c in enumerate(near)
+            (self._cost(nest, c, grains, compute, target, owners, constants), i, c)
+            for i, c in enumerate(near)
         )
         cost, _, chosen = priced[0]
         rejected = tuple((c, float(other[0])) for other, _, c in priced[1:2])
         order = core_order(nest, chosen)
-        return op.with_attrs(parts=chosen, core_order=order, grains=grains, why_parts=(float(cost[0]), rejected))
+        return op.with_attrs(
+            parts=chosen, core_order=order, grains=grains, why_parts=(float(cost[0]), rejected)
+        )
 
     def _cost(
-        self, nest: Nest, parts: tuple[int, ...], grains: tuple[int, ...],
-        compute: Callable[[Sequence[int]], float], target: Target,
-        owners: dict[Value, tuple[Box, ...]], constants: set[Value],
+        self,
+        nest: Nest,
+        parts: tuple[int, ...],
+        grains: tuple[int, ...],
+        compute: Callable[[Sequence[int]], float],
+        target: Target,
+        owners: dict[Value, tuple[Box, ...]],
+        constants: set[Value],
     ) -> tuple[float, ...]:
         device = target.device
-        local = tuple(largest_part(e, p, g) for e, p, g in zip(nest.extents, parts, grains, strict=True))
+        local = tuple(
+            largest_part(e, p, g) for e, p, g in zip(nest.extents, parts, grains, strict=True)
+        )
         busy = compute(local)
         bus = ring = 0.0
         cut = replace_parts(nest, parts, grains)
@@ -109,14 +128,23 @@ def moved_bytes(nest: Nest, m: Map, v: Value, owned: tuple[Box, ...]) -> float:
     """Bytes the core that lacks most of its share of ``v`` has to be sent."""
     shape = rank1(v.type)
     need = np.array([clip(window(m, r), shape) for r in nest.core_ranges], dtype=np.int64)
-    have = np.array([owned[c] if c < len(owned) else [(0, 0)] * len(shape) for c in range(len(need))], dtype=np.int64)
+    have = np.array(
+        [owned[c] if c < len(owned) else [(0, 0)] * len(shape) for c in range(len(need))],
+        dtype=np.int64,
+    )
     lo = np.maximum(need[:, :, 0], have[:, :, 0])
     hi = np.minimum(need[:, :, 0] + need[:, :, 1], have[:, :, 0] + have[:, :, 1])
     kept = np.clip(hi - lo, 0, None).prod(axis=1)
     lacking = need[:, :, 1].prod(axis=1) - kept
     assert v.type.layout is not None
     lanes = need[:, v.type.layout.stick_dim, 1].max()
-    return float(lacking.max()) * v.type.dtype.bits / 8 * padded(int(lanes), GROUP) / max(1, int(lanes))
+    return (
+        float(lacking.max())
+        * v.type.dtype.bits
+        / 8
+        * padded(int(lanes), GROUP)
+        / max(1, int(lanes))
+    )
 
 
 def replace_parts(nest: Nest, parts: tuple[int, ...], grains: tuple[int, ...]) -> Nest:
@@ -124,17 +152,28 @@ def replace_parts(nest: Nest, parts: tuple[int, ...], grains: tuple[int, ...]) -
 
 
 def core_order(nest: Nest, parts: tuple[int, ...]) -> tuple[int, ...]:
-    """Slowest digit first. Divided dimensions in their order, so neighbours share what varies slowest."""
+    """Slowest digit first. Divided dimensions in their order, so neighbours share what varies
+    slowest.
+    """
     return pinned_core_order(nest, [d for d, p in enumerate(parts) if p > 1])
 
 
 def within_span(
-    nest: Nest, cuts: list[tuple[int, ...]], grains: tuple[int, ...], limit: int,
+    nest: Nest,
+    cuts: list[tuple[int, ...]],
+    grains: tuple[int, ...],
+    limit: int,
 ) -> list[tuple[int, ...]]:
-    """The cuts under which no core reaches over more than ``limit`` bytes of a tensor; all when there is none."""
+    """The cuts under which no core reaches over more than ``limit`` bytes of a tensor; all when
+    there is none.
+    """
     if not any(True for _ in reaches(nest.op, limit)):
         return cuts
-    legal = [c for c in cuts if all(r.nbytes <= limit for r in reaches(replace_parts(nest, c, grains).op, limit))]
+    legal = [
+        c
+        for c in cuts
+        if all(r.nbytes <= limit for r in reaches(replace_parts(nest, c, grains).op, limit))
+    ]
     return legal or cuts
 
 
@@ -148,7 +187,9 @@ def _points(extent: int, parts: int, grain: int) -> tuple[tuple[int, int], ...]:
 
 
 def owned_boxes(nest: Nest, m: Map, shape: tuple[int, ...]) -> tuple[Box, ...]:
-    """What each core produces of a result with map ``m``; a core that only repeats another's work owns nothing."""
+    """What each core produces of a result with map ``m``; a core that only repeats another's work
+    owns nothing.
+    """
     seen: set[Box] = set()
     out = []
     for ranges in nest.core_ranges:
@@ -161,8 +202,9 @@ def owned_boxes(nest: Nest, m: Map, shape: tuple[int, ...]) -> tuple[Box, ...]:
 
 
 def factorisations(units: tuple[int, ...], budget: int) -> Iterator[tuple[int, ...]]:
-    """All ways to cut each dimension into 1..units parts with at most ``budget`` parts in all that are not
-    needlessly small: no single count can grow within the budget."""
+    """All ways to cut each dimension into 1..units parts with at most ``budget`` parts in all that
+    are not needlessly small: no single count can grow within the budget.
+    """
 
     def extend(i: int, left: int) -> Iterator[tuple[int, ...]]:
         if i == len(units):
@@ -191,7 +233,11 @@ def kernel_cycles(nest: Nest, target: Target) -> Callable[[Sequence[int]], float
         rows = [d for d in nest.parallel if d != nest.stick]
         taps = [d for d in range(len(nest.extents)) if d not in nest.parallel and d != nest.k]
         k_extent = nest.extents[nest.k]
-        k_cost = prod(nest.extents[d] for d in taps) * -(-k_extent // device.pt.k_step) * device.pt.k_step
+        k_cost = (
+            prod(nest.extents[d] for d in taps)
+            * -(-k_extent // device.pt.k_step)
+            * device.pt.k_step
+        )
 
         def contract(local: Sequence[int]) -> float:
             m = prod(local[d] for d in rows)
@@ -209,28 +255,37 @@ def kernel_cycles(nest: Nest, target: Target) -> Callable[[Sequence[int]], float
 
 
 def divisions(nest: Nest) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(units, grains): into how many parts each dimension may be cut at most, and on multiples of what."""
+    """(units, grains): into how many parts each dimension may be cut at most, and on multiples of
+    what.
+    """
     if nest.kind == "move":
         return move_units(nest.op)
     if nest.kind == "gather":
         return gather_units(nest)
     free = nest.parallel - nest.whole
     grains = tuple(nest.grain(d) for d in range(len(nest.extents)))
-    units = (-(-e // g) if d in free else 1 for d, (e, g) in enumerate(zip(nest.extents, grains, strict=True)))
+    units = (
+        -(-e // g) if d in free else 1
+        for d, (e, g) in enumerate(zip(nest.extents, grains, strict=True))
+    )
     return tuple(units), grains
 
 
 def move_units(op: Op) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(units, grains) of a move kernel: cuts of the result fall where no source run is broken in two ways."""
-    move = region_head(op)
+    """(units, grains) of a move kernel: cuts of the result fall where no source run is broken in
+    two ways.
+    """
     shape = rank1(op.results[0].type)
     stick = int(op.attrs["stick"])  # type: ignore[arg-type]
-    pieces = move.attrs["pieces"]
     grains = []
     for d in range(len(shape)):
         grain = 1
-        for _, counts, _, dst in pieces:  # type: ignore[union-attr]
-            coefs = [(abs(c), counts[i]) for i, c in enumerate(dst[d][1]) if c and counts[i] > 1]
+        for piece in pieces(op):
+            coefs = [
+                (abs(c), piece.counts[i])
+                for i, c in enumerate(piece.dst[d][1])
+                if c and piece.counts[i] > 1
+            ]
             if len(coefs) > 1:
                 grain = int(np.lcm(grain, max(c for c, _ in coefs)))
         if d == stick:
@@ -245,4 +300,3 @@ def gather_units(nest: Nest) -> tuple[tuple[int, ...], tuple[int, ...]]:
     last = len(nest.extents) - 1
     grains = tuple(GROUP if d == last else (32 if d == last - 1 else 1) for d in range(last + 1))
     return tuple(-(-e // g) for e, g in zip(nest.extents, grains, strict=True)), grains
-

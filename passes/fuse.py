@@ -1,5 +1,6 @@
-"""fuse: ops become kernels. A matmul or conv takes the elementwise ops behind it along; elementwise ops and
-reductions merge; data movement becomes `move` ops in kernels of their own."""
+"""fuse: ops become kernels. A matmul or conv takes the elementwise ops behind it along; elementwise
+ops and reductions merge; data movement becomes `move` ops in kernels of their own.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +10,15 @@ from math import prod
 from types import MappingProxyType
 from typing import ClassVar
 
-from spyrec.ir.affine import as_move, reshape_via_flat
+from spyrec.ir.affine import MoveSpec, as_move, reshape_via_flat
 from spyrec.ir.core import Attr, Block, Builder, Loc, Module, Op, Value, names, rewrite, uses
 from spyrec.ir.types import TensorType
 
-from .groups import REDUCTIONS, Group, Grouper, is_depthwise
+from .groups import Group, Grouper, is_depthwise
 from .kernel import GROUP, Map, identity_map, rank1
 from .manager import Target
+from .primitives import REDUCTIONS
+from .rules_reduce import ints
 
 LARGE_REDUCTION = 1 << 14  # elements from which a second launch is worth more cores
 
@@ -31,7 +34,8 @@ class Fuse:
 
     After::
 
-        %z = kernel(%x, %w, %b) {kind = "contract", dims = (("m", ...), ("n", ...), ("k", ...)), ...} {
+        %z = kernel(%x, %w, %b) {kind = "contract", dims = (("m", ...), ("n", ...), ("k", ...)),
+        ...} {
           (...): %y = matmul(...) ; %z = add(...) ; yield %z }
     """
 
@@ -49,7 +53,9 @@ class Fuse:
 
 
 def _own_outputs(module: Module) -> Module:
-    """Each output becomes a tensor of its own: an echoed input, a constant or a repeated result is copied."""
+    """Each output becomes a tensor of its own: an echoed input, a constant or a repeated result is
+    copied.
+    """
     builder = Builder(names(module))
     builder.ops.extend(module.body.ops)
     constants = {op.result for op in module.body.ops if op.name == "constant"}
@@ -57,27 +63,44 @@ def _own_outputs(module: Module) -> Module:
     results = []
     for v in module.body.results:
         if v in taken:
-            v = builder.op("reshape", [v], loc=Loc((v.name,)), hint=f"{v.name}_out", shape=v.type.shape).result
+            v = builder.op(
+                "reshape", [v], loc=Loc((v.name,)), hint=f"{v.name}_out", shape=v.type.shape
+            ).result
         taken.add(v)
         results.append(v)
     return replace(module, body=Block(module.body.args, tuple(builder.ops), tuple(results)))
 
 
 def _split_reductions(module: Module, cores: int) -> Module:
-    """A large reduction over several axes with few results would run on few cores: fold the last axis first,
-    in parallel over the others. Sums associate differently, within the accumulator's fp32."""
+    """A large reduction over several axes with few results would run on few cores: fold the last
+    axis first, in parallel over the others. Sums associate differently, within the accumulator's
+    fp32.
+    """
 
     def split(op: Op, builder: Builder) -> Sequence[Value] | None:
         if op.name not in REDUCTIONS:
             return None
         shape = rank1(op.operands[0].type)
-        axes = [a for a in op.attrs["axes"] if shape[a] > 1]  # type: ignore[union-attr]
+        axes = [a for a in ints(op, "axes") if shape[a] > 1]
         results = op.results[0].type.size
         if len(axes) < 2 or -(-results // GROUP) * 2 > cores or prod(shape) < LARGE_REDUCTION:
             return None
-        first = builder.op(op.name, op.operands, loc=op.loc, hint=f"{op.results[0].name}_part", axes=(axes[-1],), keepdims=True)
-        return builder.op(op.name, first.results, loc=op.loc, hint=op.results[0].name, axes=tuple(axes[:-1]),
-                          keepdims=True).results
+        first = builder.op(
+            op.name,
+            op.operands,
+            loc=op.loc,
+            hint=f"{op.results[0].name}_part",
+            axes=(axes[-1],),
+            keepdims=True,
+        )
+        return builder.op(
+            op.name,
+            first.results,
+            loc=op.loc,
+            hint=op.results[0].name,
+            axes=tuple(axes[:-1]),
+            keepdims=True,
+        ).results
 
     return rewrite(module, split)
 
@@ -98,7 +121,9 @@ class _KernelBuilder:
 
     def module(self) -> Module:
         results = tuple(self.mapped.get(v, v) for v in self.source.body.results)
-        return replace(self.source, body=Block(self.source.body.args, tuple(self.builder.ops), results))
+        return replace(
+            self.source, body=Block(self.source.body.args, tuple(self.builder.ops), results)
+        )
 
     def add(self, group: Group) -> None:
         match group.kind:
@@ -116,10 +141,17 @@ class _KernelBuilder:
                 self._emit(group, dims, (), tuple(sorted(group.whole)) if group.whole else (), n)
 
     def _emit(
-        self, group: Group, dims: tuple[tuple[str, int], ...], head: tuple[Map, ...], whole: tuple[int, ...], rank: int,
+        self,
+        group: Group,
+        dims: tuple[tuple[str, int], ...],
+        head: tuple[Map, ...],
+        whole: tuple[int, ...],
+        rank: int,
     ) -> None:
-        """``head``: maps of the first op's operands when it walks them in its own way; what the other ops read
-        broadcasts into the first ``rank`` dims, and is an operand of its own even if the head reads it too."""
+        """``head``: maps of the first op's operands when it walks them in its own way; what the
+        other ops read broadcasts into the first ``rank`` dims, and is an operand of its own even if
+        the head reads it too.
+        """
         inside = {r for op in group.ops for r in op.results}
         others = group.ops[1:] if head else group.ops
         fixed = group.ops[0].operands if head else ()
@@ -134,44 +166,79 @@ class _KernelBuilder:
         return value in self.outputs or any(u not in group.ops for u, _ in self.uses.get(value, []))
 
     def _kernel(
-        self, kind: str, ops: list[Op], head: tuple[Value, ...], shared: tuple[Value, ...], results: tuple[Value, ...],
-        dims: tuple[tuple[str, int], ...], maps: tuple[Map, ...], out_maps: tuple[Map, ...], whole: tuple[int, ...] = (),
+        self,
+        kind: str,
+        ops: list[Op],
+        head: tuple[Value, ...],
+        shared: tuple[Value, ...],
+        results: tuple[Value, ...],
+        dims: tuple[tuple[str, int], ...],
+        maps: tuple[Map, ...],
+        out_maps: tuple[Map, ...],
+        whole: tuple[int, ...] = (),
     ) -> None:
-        """A kernel whose first operands are the ``head`` op's, in its order; the other ops read ``shared``."""
+        """A kernel whose first operands are the ``head`` op's, in its order; the other ops read
+        ``shared``.
+        """
         operands = (*head, *shared)
         args = tuple(self.builder.value(v.name, v.type) for v in operands)
-        inner: dict[Value, Value] = dict(zip(shared, args[len(head):], strict=True))
+        inner: dict[Value, Value] = dict(zip(shared, args[len(head) :], strict=True))
         body: list[Op] = []
         for op in ops:
             made = tuple(self.builder.value(r.name, r.type) for r in op.results)
-            reads = args[:len(head)] if head and op is ops[0] else tuple(inner[v] for v in op.operands)
+            reads = (
+                args[: len(head)] if head and op is ops[0] else tuple(inner[v] for v in op.operands)
+            )
             body.append(replace(op, operands=reads, results=made))
             inner.update(zip(op.results, made, strict=True))
         block = Block(args, tuple(body), tuple(inner[r] for r in results))
         attrs: dict[str, Attr] = {
-            "name": f"k{self.count}_{_title(ops)}", "kind": kind, "dims": dims, "maps": maps, "out_maps": out_maps,
+            "name": f"k{self.count}_{_title(ops)}",
+            "kind": kind,
+            "dims": dims,
+            "maps": maps,
+            "out_maps": out_maps,
             "ops": ",".join(dict.fromkeys(op.name for op in ops)),
         }
         if whole:
             attrs["whole"] = whole
         self.count += 1
         outer = tuple(self.builder.value(r.name, r.type) for r in results)
-        self.builder.add(Op("kernel", tuple(self.mapped.get(v, v) for v in operands), outer,
-                            MappingProxyType(attrs), (block,), Loc.merge(op.loc for op in ops)))
+        self.builder.add(
+            Op(
+                "kernel",
+                tuple(self.mapped.get(v, v) for v in operands),
+                outer,
+                MappingProxyType(attrs),
+                (block,),
+                Loc.merge(op.loc for op in ops),
+            )
+        )
         self.mapped.update(zip(results, outer, strict=True))
 
     def _move(self, op: Op) -> None:
         spec = as_move(op)
+        specs: tuple[MoveSpec, ...]
         if spec is None:
-            specs = reshape_via_flat(op.operands[0].type.static_shape, op.results[0].type.static_shape)
+            specs = reshape_via_flat(
+                op.operands[0].type.static_shape, op.results[0].type.static_shape
+            )
         else:
             specs = (spec,)
         source = op.operands
         for i, spec in enumerate(specs):
             last = i == len(specs) - 1
             type_ = op.results[0].type if last else TensorType(spec.shape, op.results[0].type.dtype)
-            result = op.results[0] if last else Value(self.builder.fresh(f"{op.results[0].name}_flat"), type_)
-            attrs: dict[str, Attr] = {"shape": spec.shape, "fill": float(spec.fill), "pieces": spec.attr()}
+            result = (
+                op.results[0]
+                if last
+                else Value(self.builder.fresh(f"{op.results[0].name}_flat"), type_)
+            )
+            attrs: dict[str, Attr] = {
+                "shape": spec.shape,
+                "fill": float(spec.fill),
+                "pieces": spec.attr(),
+            }
             move = Op("move", source, (result,), MappingProxyType(attrs), (), op.loc)
             dims = tuple((f"d{j}", e) for j, e in enumerate(rank1(type_)))
             maps = tuple(() for _ in source)
@@ -186,17 +253,26 @@ def _title(ops: list[Op]) -> str:
     return "_".join(seen[:3]) if seen else "copy"
 
 
-def _contract_nest(head: Op) -> tuple[tuple[tuple[str, int], ...], tuple[Map, ...], tuple[int, ...], int]:
+def _contract_nest(
+    head: Op,
+) -> tuple[tuple[tuple[str, int], ...], tuple[Map, ...], tuple[int, ...], int]:
     return _conv_nest(head) if head.name == "conv" else _matmul_nest(head)
 
 
-def _matmul_nest(op: Op) -> tuple[tuple[tuple[str, int], ...], tuple[Map, ...], tuple[int, ...], int]:
+def _matmul_nest(
+    op: Op,
+) -> tuple[tuple[tuple[str, int], ...], tuple[Map, ...], tuple[int, ...], int]:
     """out[b.., m, n] += a[b.., m, k] * b[b.., k, n]"""
     a, b = op.operands
     out = rank1(op.results[0].type)
     r = len(out)
     k_extent = a.type.static_shape[-1]
-    dims = (*((f"b{i}", e) for i, e in enumerate(out[:-2])), ("m", out[-2]), ("n", out[-1]), ("k", k_extent))
+    dims = (
+        *((f"b{i}", e) for i, e in enumerate(out[:-2])),
+        ("m", out[-2]),
+        ("n", out[-1]),
+        ("k", k_extent),
+    )
     n_dims = len(dims)
     m, n, k = r - 2, r - 1, r
 
@@ -205,7 +281,9 @@ def _matmul_nest(op: Op) -> tuple[tuple[tuple[str, int], ...], tuple[Map, ...], 
         lead = r - len(shape)
         rows = []
         for i, e in enumerate(shape[:-2]):
-            rows.append((0, _unit(n_dims, lead + i) if e != 1 or out[lead + i] == 1 else (0,) * n_dims))
+            rows.append(
+                (0, _unit(n_dims, lead + i) if e != 1 or out[lead + i] == 1 else (0,) * n_dims)
+            )
         return (*rows, (0, _unit(n_dims, row)), (0, _unit(n_dims, col)))
 
     return dims, (operand_map(a, m, k), operand_map(b, k, n)), (), r
@@ -230,8 +308,10 @@ def _conv_nest(op: Op) -> tuple[tuple[tuple[str, int], ...], tuple[Map, ...], tu
     dims = (("b", b), ("oc", oc), ("oh", oh), ("ow", ow), ("kh", kh), ("kw", kw), ("ic", ic))
     (sh, sw), (dh, dw), pads = _window_attrs(op)
     x_map: Map = (
-        (0, _unit(7, 0)), (0, _unit(7, 6)),
-        (-pads[0], _coefs(7, d2=sh, d4=dh)), (-pads[1], _coefs(7, d3=sw, d5=dw)),
+        (0, _unit(7, 0)),
+        (0, _unit(7, 6)),
+        (-pads[0], _coefs(7, d2=sh, d4=dh)),
+        (-pads[1], _coefs(7, d3=sw, d5=dw)),
     )
     w_map: Map = ((0, _unit(7, 1)), (0, _unit(7, 6)), (0, _unit(7, 4)), (0, _unit(7, 5)))
     return dims, (x_map, w_map), (), 4
@@ -244,7 +324,9 @@ def _window_attrs(op: Op) -> tuple[tuple[int, int], tuple[int, int], tuple[int, 
     return strides, dilations, pads
 
 
-def _fold_nest(group: Group) -> tuple[tuple[tuple[str, int], ...], tuple[Map, ...], tuple[int, ...], int]:
+def _fold_nest(
+    group: Group,
+) -> tuple[tuple[tuple[str, int], ...], tuple[Map, ...], tuple[int, ...], int]:
     """Windows and large reductions: result dimensions first, then what is folded."""
     head = group.ops[0]
     if head.name in REDUCTIONS:
@@ -253,12 +335,14 @@ def _fold_nest(group: Group) -> tuple[tuple[tuple[str, int], ...], tuple[Map, ..
     if is_depthwise(head):
         kh, kw = head.operands[1].type.static_shape[2:]
     else:
-        kh, kw = head.attrs["kernel"]  # type: ignore[misc]
+        kh, kw = ints(head, "kernel")
     dims = (("b", b), ("c", c), ("oh", oh), ("ow", ow), ("kh", kh), ("kw", kw))
     (sh, sw), (dh, dw), pads = _window_attrs(head)
     x_map: Map = (
-        (0, _unit(6, 0)), (0, _unit(6, 1)),
-        (-pads[0], _coefs(6, d2=sh, d4=dh)), (-pads[1], _coefs(6, d3=sw, d5=dw)),
+        (0, _unit(6, 0)),
+        (0, _unit(6, 1)),
+        (-pads[0], _coefs(6, d2=sh, d4=dh)),
+        (-pads[1], _coefs(6, d3=sw, d5=dw)),
     )
     if not is_depthwise(head):
         return dims, (x_map,), (), 4
@@ -266,7 +350,9 @@ def _fold_nest(group: Group) -> tuple[tuple[tuple[str, int], ...], tuple[Map, ..
     return dims, (x_map, w_map), (), 4
 
 
-def _reduction_nest(head: Op) -> tuple[tuple[tuple[str, int], ...], tuple[Map, ...], tuple[int, ...], int]:
+def _reduction_nest(
+    head: Op,
+) -> tuple[tuple[tuple[str, int], ...], tuple[Map, ...], tuple[int, ...], int]:
     full = rank1(head.operands[0].type)
     axes: tuple[int, ...] = head.attrs["axes"]  # type: ignore[assignment]
     out = rank1(head.results[0].type)
@@ -277,12 +363,18 @@ def _reduction_nest(head: Op) -> tuple[tuple[tuple[str, int], ...], tuple[Map, .
     return dims, (x_map,), (), len(full)
 
 
-def _gather_nest(op: Op) -> tuple[tuple[tuple[str, int], ...], tuple[Map, ...], tuple[int, ...], int]:
+def _gather_nest(
+    op: Op,
+) -> tuple[tuple[tuple[str, int], ...], tuple[Map, ...], tuple[int, ...], int]:
     """out[i.., d] = table[index[i..], d]; the table's row is looked up, so its map holds only d."""
     index = op.operands[1]
     out = rank1(op.results[0].type)
-    dims = tuple((f"i{j}", e) for j, e in enumerate(out[:-1])) + (("d", out[-1]),)
+    dims = (*tuple((f"i{j}", e) for j, e in enumerate(out[:-1])), ("d", out[-1]))
     n = len(dims)
     t_map: Map = ((0, (0,) * n), (0, _unit(n, n - 1)))
-    i_map: Map = tuple((0, _unit(n, j)) for j in range(len(rank1(index.type)))) if index.type.rank else ((0, (0,) * n),)
+    i_map: Map = (
+        tuple((0, _unit(n, j)) for j in range(len(rank1(index.type))))
+        if index.type.rank
+        else ((0, (0,) * n),)
+    )
     return dims, (t_map, i_map), (), n

@@ -7,24 +7,26 @@ from dataclasses import dataclass, field
 from math import prod
 
 import networkx as nx
+
 from spyrec.ir.core import Module, Op, Value, uses
 
 from .kernel import GROUP, padded, rank1
+from .primitives import ELEMENTWISE, REDUCTIONS
+from .rules_reduce import ints
 
-ELEMENTWISE = frozenset(
-    "neg abs reciprocal sqrt rsqrt exp log tanh sigmoid sin cos floor ceil round sign isnan isinf not identity cast "
-    "add sub mul div max min mod eq ne lt le gt ge and or xor where broadcast_to".split()
+MELTS = ELEMENTWISE | {"broadcast_to"}  # runs lane by lane inside a vector program
+WINDOWS = frozenset(("max_pool", "sum_pool"))
+MAX_INPUTS = (
+    6  # tensors a fused kernel reads: the vector unit takes 7 sources, one is the accumulator
 )
-REDUCTIONS = frozenset("reduce_sum reduce_max reduce_min reduce_prod".split())
-WINDOWS = frozenset("max_pool sum_pool".split())
-MAX_INPUTS = 6  # tensors a fused kernel reads: the vector unit takes 7 sources, one is the accumulator
 MAX_RESULTS = 3
 
 
 @dataclass(eq=False)
 class Group:
-    """Ops of one kernel. ``full`` is the shape they all broadcast to; ``whole`` the axes of it that a
-    reduction folds and later ops of the group use again, so a tile holds them whole."""
+    """Ops of one kernel. ``full`` is the shape they all broadcast to; ``whole`` the axes of it that
+    a reduction folds and later ops of the group use again, so a tile holds them whole.
+    """
 
     kind: str  # contract, fold, vec, move, gather
     ops: list[Op]
@@ -87,7 +89,7 @@ class Grouper:
             group = Group("contract", [], shape)
         elif op.name in REDUCTIONS:
             group = self._start_reduction(op)
-        elif op.name in ELEMENTWISE:
+        elif op.name in MELTS:
             group = Group("vec", [], shape)
         else:
             group = Group("gather" if op.name == "gather" else "move", [], shape)
@@ -96,21 +98,26 @@ class Grouper:
 
     def _start_reduction(self, op: Op) -> Group:
         full = rank1(op.operands[0].type)
-        axes = set(op.attrs["axes"])  # type: ignore[arg-type]
+        axes = set(ints(op, "axes"))
         if self._fits(full, axes):
             return Group("vec", [], full, axes)
         return Group("fold", [], rank1(op.results[0].type))
 
     def _fits(self, full: tuple[int, ...], whole: set[int]) -> bool:
-        """Does a smallest tile leave room to work? The lanes run along the last axis if that alone is whole,
-        else presumably along one that is not."""
+        """Does a smallest tile leave room to work? The lanes run along the last axis if that alone
+        is whole, else presumably along one that is not.
+        """
         last = len(full) - 1
         rows = prod(full[d] for d in whole if d != last)
-        lanes = padded(full[last], GROUP) if whole == {last} else GROUP * (full[last] if last in whole else 1)
+        lanes = (
+            padded(full[last], GROUP)
+            if whole == {last}
+            else GROUP * (full[last] if last in whole else 1)
+        )
         return rows * lanes * 2 * 8 <= self.budget
 
     def _join(self, op: Op) -> Group | None:
-        if op.name not in ELEMENTWISE and op.name not in REDUCTIONS:
+        if op.name not in MELTS and op.name not in REDUCTIONS:
             return None
         producers = self._producers(op)
         heads = [g for g in producers if g.kind in ("contract", "fold")]
@@ -137,7 +144,7 @@ class Grouper:
         lead = len(full) - len(group.full)
         whole = {d + lead for d in group.whole}
         if op.name in REDUCTIONS:
-            whole |= {a + len(full) - len(shape) for a in op.attrs["axes"]}  # type: ignore[union-attr]
+            whole |= {a + len(full) - len(shape) for a in ints(op, "axes")}
         if full != group.full and not self._widening_pays(group, full, whole):
             return False
         if whole and not self._fits(full, whole):
@@ -150,14 +157,22 @@ class Grouper:
         return True
 
     def _widening_pays(self, group: Group, full: tuple[int, ...], whole: set[int]) -> bool:
-        """Small values recomputed for a larger shape: fine when the group did no whole-axis work yet, or only its
-        own rows are reused."""
-        return not group.whole or all(
-            full[d + len(full) - len(group.full)] == e or e == 1 for d, e in enumerate(group.full)
-        ) and prod(full) <= prod(group.full)
+        """Small values recomputed for a larger shape: fine when the group did no whole-axis work
+        yet, or only its own rows are reused.
+        """
+        return (
+            not group.whole
+            or (all(
+                full[d + len(full) - len(group.full)] == e or e == 1
+                for d, e in enumerate(group.full)
+            )
+            and prod(full) <= prod(group.full))
+        )
 
     def _merge(self, group: Group, other: Group) -> None:
-        """Take in another vec group that feeds the same op, when that is legal; else it stays an input."""
+        """Take in another vec group that feeds the same op, when that is legal; else it stays an
+        input.
+        """
         full = broadcast(group.full, other.full)
         if full != group.full or other.kind != "vec":
             return
@@ -169,7 +184,9 @@ class Grouper:
             return
         if len(group.inputs() | other.inputs()) > MAX_INPUTS:
             return
-        if self._reaches(group, other, skip_direct=True) or self._reaches(other, group, skip_direct=True):
+        if self._reaches(group, other, skip_direct=True) or self._reaches(
+            other, group, skip_direct=True
+        ):
             return
         group.ops = sorted(group.ops + other.ops, key=self._position)
         group.whole = whole
@@ -201,8 +218,10 @@ class Grouper:
         outs = 0
         for op in group.ops[:-1]:
             for r in op.results:
-                outs += r in self.outputs or any(u not in inside and self.home.get(u.results[0], group) is not group
-                                                 for u, _ in self.uses.get(r, []))
+                outs += r in self.outputs or any(
+                    u not in inside and self.home.get(u.results[0], group) is not group
+                    for u, _ in self.uses.get(r, [])
+                )
         return outs
 
     def _acyclic(self, op: Op, group: Group) -> bool:

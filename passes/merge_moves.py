@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from types import MappingProxyType
 from typing import ClassVar
 
 from spyrec.ir.affine import MOVES, MoveSpec, as_move, compose, renumber
@@ -21,8 +20,8 @@ MAX_PIECES = 64
 class MergeMoves:
     """Compose a move with the moves that feed it.
 
-    A tensor that only other moves read never needs to exist: reshape, broadcast and reshape is one strided read.
-    Exact: elements are copied, never computed with.
+    A tensor that only other moves read never needs to exist: reshape, broadcast and reshape is one
+    strided read. Exact: elements are copied, never computed with.
 
     Before -> after:
 
@@ -80,10 +79,15 @@ def merge_moves(module: Module) -> Module:
         if merged:
             if _is_identity(move):
                 return move.operands
-            attrs = MappingProxyType(
-                {"shape": move.spec.shape, "fill": float(move.spec.fill), "pieces": move.spec.attr()}
-            )
-            result = builder.op("move", move.operands, loc=op.loc, hint=result.name, **attrs).result
+            result = builder.op(
+                "move",
+                move.operands,
+                loc=op.loc,
+                hint=result.name,
+                shape=move.spec.shape,
+                fill=float(move.spec.fill),
+                pieces=move.spec.attr(),
+            ).result
         made[result] = move
         counts[result] = readers.get(op.results[0], 1)
         return (result,) if merged else None
@@ -92,13 +96,17 @@ def merge_moves(module: Module) -> Module:
 
 
 def _worth(first: _Move, readers: int) -> bool:
-    """A move with one reader disappears; one that copies elements to several places is better read at the source."""
+    """A move with one reader disappears; one that copies elements to several places is better read
+    at the source.
+    """
     return readers == 1 or prod(first.spec.shape) > sum(prod(s) for s in first.spec.operands)
 
 
 def _composed(first: _Move, second: _Move, k: int) -> _Move | None:
     spec = compose(first.spec, second.spec, k, MAX_PIECES)
-    if spec is None or len(spec.pieces) > max(16, 2 * len(first.spec.pieces) + len(second.spec.pieces)):
+    if spec is None or len(spec.pieces) > max(
+        16, 2 * len(first.spec.pieces) + len(second.spec.pieces)
+    ):
         return None
     operands = (*second.operands[:k], *first.operands, *second.operands[k + 1 :])
     if len(spec.operands) != len(operands):

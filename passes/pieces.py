@@ -23,8 +23,12 @@ class Piece:
 
 
 def pieces(op: Op) -> tuple[Piece, ...]:
-    """The pieces of a move kernel."""
-    return tuple(Piece(*p) for p in region_head(op).attrs["pieces"])  # type: ignore[union-attr]
+    """The pieces of a move kernel, a scalar seen as one element."""
+    found: tuple[tuple[int, tuple[int, ...], Map, Map], ...] = region_head(op).attrs["pieces"]  # type: ignore[assignment]
+    return tuple(
+        Piece(i, counts, src or ((0, (0,) * len(counts)),), dst or ((0, (0,) * len(counts)),))
+        for i, counts, src, dst in found
+    )
 
 
 def clip_piece(piece: Piece, box: Box, where: str) -> Box:

@@ -199,8 +199,8 @@ def _size_problem(nest: Nest, d: int, size: int) -> str | None:
     part, grain = nest.local[d], nest.grain(d)
     if size > part:
         return f"is larger than the part of a core, {part}"
-    if size > 1 and d in one_by_one(nest):
-        return "must be 1: an instruction has no dimension left for it"
+    if d in one_by_one(nest):
+        return None if size == 1 else "must be 1: an instruction has no dimension left for it"
     if size == part:
         return None
     if d in nest.whole | taps(nest):

@@ -11,7 +11,7 @@ import numpy as np
 from spyrec.ir.core import Module, Op, Value
 from spyrec.ir.errors import SpyrecError
 from spyrec.ir.interp import run
-from spyrec.ir.types import Sym
+from spyrec.ir.types import DType, Sym
 
 from .legalize_dtypes import FLOAT, float_limits
 from .manager import Array, Target
@@ -20,6 +20,7 @@ from .scaling import Range, Scaled, scale_module
 INFINITE = 2.0**100
 """Magnitudes from here on stand for infinity (masks are often -3.4e38) and are not measured."""
 
+SHOWN = 3
 KEPT_BINADES = 10  # below its largest element a tensor needs so many powers of two to be accurate
 
 
@@ -43,16 +44,35 @@ class RangeScale:
 
     >>> from spyrec.ir.parser import parse_module
     >>> from spyrec.ir.printer import print_module
+    >>> from spyrec.passes.decompose import decompose
     >>> from spyrec.sim.device import load_device
     >>> before = parse_module('''module "m" {
     ...   input %x: tensor<1x2xf32>
     ...   %w = constant {value = dense<2x1xfloat32, [3.0e10, 0.0]>} : tensor<2x1xf32>
     ...   %a = matmul(%x, %w) : tensor<1x1xf32>
-    ...   %y = tanh(%a) : tensor<1x1xf32>
+    ...   %b = relu(%a) : tensor<1x1xf32>
+    ...   %y = tanh(%b) : tensor<1x1xf32>
     ...   output "y" = %y
-    ... }''')
-    >>> after = RangeScale().run(before, Target(load_device()))
+    ... }''').with_attrs(warnings=())
+    >>> after = RangeScale().run(decompose(before), Target(load_device()))
     >>> print(print_module(after.with_attrs(warnings=())), end="")
+    module "m" {warnings = ()} {
+      input %x: tensor<1x2xf32>
+      %c_2 = constant {value = dense<2x1xfloat32, [13.969839, 0.0]>} : tensor<2x1xf32>
+      %a_scaled = matmul(%x, %c_2) : tensor<1x1xf32>
+      %c_3 = constant {value = dense<float32, [0.0]>} : tensor<f32>
+      %max_scaled = max(%a_scaled, %c_3) : tensor<1x1xf32>
+      %c_4 = constant {value = dense<float32, [-2.0]>} : tensor<f32>
+      %max_2 = max(%max_scaled, %c_4) : tensor<1x1xf32>
+      %c_5 = constant {value = dense<float32, [2.0]>} : tensor<f32>
+      %min = min(%max_2, %c_5) : tensor<1x1xf32>
+      %c_6 = constant {value = dense<float32, [1.0737418e+09]>} : tensor<f32>
+      %mul = mul(%min, %c_6) : tensor<1x1xf32>
+      %c_7 = constant {value = dense<float32, [2.0]>} : tensor<f32>
+      %mul_2 = mul(%mul, %c_7) : tensor<1x1xf32>
+      %y_scaled = tanh(%mul_2) : tensor<1x1xf32>
+      output "y" = %y_scaled
+    }
     """
 
     name: ClassVar[str] = "range-scale"
@@ -77,7 +97,7 @@ class RangeScale:
         done = scale_module(module, sizes, span)
         if not done.scaled and not done.beyond:
             return module
-        return _warned(done.module, _sentence(done, sizes, kind.name, largest))
+        return _warned(done.module, _sentence(done, sizes, kind))
 
 
 def calibration_inputs(module: Module, seed: int) -> dict[str, Array]:
@@ -118,16 +138,19 @@ def _bound(module: Module) -> bool:
     return not any(isinstance(d, Sym) for v in module.body.args for d in v.type.shape)
 
 
-def _sentence(done: Scaled, sizes: dict[Value, float], kind: str, limit: float) -> str:
-    worst = max(sizes, key=lambda v: sizes[v])
+def _sentence(done: Scaled, sizes: dict[Value, float], kind: DType) -> str:
+    largest, smallest = float_limits(kind)
+    found = [v for v in (*done.scaled, *done.beyond) if sizes.get(v, 0.0) > 0]
+    low, high = (pick(found, key=lambda v: sizes[v]) for pick in (min, max))
     text = (
-        f"range-scale: {len(done.scaled)} tensors are kept times a power of two; on seeded inputs "
-        f"magnitudes reach {sizes[worst]:.3g} (%{worst.name}), {kind} ends at {limit:.3g}"
+        f"range-scale: {len(done.scaled)} tensors are kept times a power of two: on seeded inputs "
+        f"their magnitudes go from {sizes[low]:.3g} (%{low.name}) to {sizes[high]:.3g} "
+        f"(%{high.name}), {kind} reaches from {smallest:.3g} to {largest:.3g}"
     )
     if not done.beyond:
         return text
-    named = ", ".join(f"%{v.name} ({sizes[v]:.3g})" for v in done.beyond[:3])
-    more = ", ..." if len(done.beyond) > 3 else ""
+    named = ", ".join(f"%{v.name} ({sizes[v]:.3g})" for v in done.beyond[:SHOWN])
+    more = ", ..." if len(done.beyond) > SHOWN else ""
     return f"{text}; out of reach and likely to overflow: {named}{more}"
 
 

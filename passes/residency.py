@@ -1,12 +1,13 @@
-"""ring-relayout: keep intermediate tensors in the scratchpads, and move them over the ring between kernels that
-are cut differently."""
+"""ring-relayout: keep intermediate tensors in the scratchpads, and move them over the ring between
+kernels that are cut differently.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from spyrec.ir.core import Block, Builder, Module, Op, Value, names, remap, uses
 from spyrec.ir.layout import Layout
@@ -25,8 +26,8 @@ class RingRelayout:
     """Decide for every intermediate tensor: scratchpad or card memory.
 
     A tensor stays on chip when its owners' parts, and for each reader that is cut differently a
-    `relayout` copy, fit into ``share`` of the scratchpad for as long as they are needed. Readers that need
-    the same parts share one copy.
+    `relayout` copy, fit into ``share`` of the scratchpad for as long as they are needed. Readers
+    that need the same parts share one copy.
 
     Before::
 
@@ -41,7 +42,9 @@ class RingRelayout:
     """
 
     name: ClassVar[str] = "ring-relayout"
-    summary: ClassVar[str] = "keeps tensors on chip and exchanges them over the ring where ownership differs"
+    summary: ClassVar[str] = (
+        "keeps tensors on chip and exchanges them over the ring where ownership differs"
+    )
     share: float = 0.5  # of the scratchpad that may hold tensors between kernels
     enable: bool = True
 
@@ -59,7 +62,7 @@ def align(box: Box, stick: int, shape: tuple[int, ...]) -> Box:
         return box
     lo = start // GROUP * GROUP
     hi = min(shape[stick], padded(start + size, GROUP))
-    return (*box[:stick], (lo, hi - lo), *box[stick + 1:])
+    return (*box[:stick], (lo, hi - lo), *box[stick + 1 :])
 
 
 def local_layout(type_: TensorType, boxes: Boxes) -> Layout:
@@ -95,7 +98,9 @@ class _Residency:
         copies: dict[tuple[Value, Boxes], tuple[int, list[tuple[Op, int]]]] = {}
         homes: dict[Value, Boxes] = {}
         pins: dict[str, str] = dict(self.source.attrs.get("pin_spaces", ()))  # type: ignore[arg-type]
-        made = [(op, i, v) for op in body.ops if op.name == "kernel" for i, v in enumerate(op.results)]
+        made = [
+            (op, i, v) for op in body.ops if op.name == "kernel" for i, v in enumerate(op.results)
+        ]
         for op, i, v in made:
             if pins.get(v.name) == "lx":
                 self._place(op, i, v, homes, copies, self.most)
@@ -105,8 +110,13 @@ class _Residency:
         return self._rebuild(homes, copies)
 
     def _place(
-        self, op: Op, index: int, v: Value, homes: dict[Value, Boxes],
-        copies: dict[tuple[Value, Boxes], tuple[int, list[tuple[Op, int]]]], limit: int,
+        self,
+        op: Op,
+        index: int,
+        v: Value,
+        homes: dict[Value, Boxes],
+        copies: dict[tuple[Value, Boxes], tuple[int, list[tuple[Op, int]]]],
+        limit: int,
     ) -> None:
         readers = self.uses.get(v, [])
         if v in self.source.body.results or not readers or any(not readable(u) for u, _ in readers):
@@ -123,12 +133,20 @@ class _Residency:
                 direct.append(reader)
             else:
                 wanted.setdefault(need, []).append((reader, i))
-        spans = [(self.position[op], max(self.position[u] for u, _ in readers), buffer_bytes(v.type, own))]
+        spans = [
+            (
+                self.position[op],
+                max(self.position[u] for u, _ in readers),
+                buffer_bytes(v.type, own),
+            )
+        ]
         for need, who in wanted.items():
             at = [self.position[u] for u, _ in who]
             spans.append((min(at), max(at), buffer_bytes(v.type, need)))
         # the original is needed until the last copy is made or the last direct reader has run
-        last = max([self.position[u] for u in direct] + [s[0] for s in spans[1:]], default=spans[0][1])
+        last = max(
+            [self.position[u] for u in direct] + [s[0] for s in spans[1:]], default=spans[0][1]
+        )
         spans[0] = (spans[0][0], last, spans[0][2])
         if not self._room(spans, limit):
             return
@@ -148,7 +166,9 @@ class _Residency:
         return True
 
     def _rebuild(
-        self, homes: dict[Value, Boxes], copies: dict[tuple[Value, Boxes], tuple[int, list[tuple[Op, int]]]],
+        self,
+        homes: dict[Value, Boxes],
+        copies: dict[tuple[Value, Boxes], tuple[int, list[tuple[Op, int]]]],
     ) -> Module:
         builder = Builder(names(self.source))
         mapped: dict[Value, Value] = {}
@@ -160,7 +180,9 @@ class _Residency:
             for v, need, who in before.get(position, []):
                 here = mapped[v]
                 made = Value(builder.fresh(f"{v.name}_there"), here.type)
-                builder.add(Op("relayout", (here,), (made,), MappingProxyType({"boxes": need}), (), op.loc))
+                builder.add(
+                    Op("relayout", (here,), (made,), MappingProxyType({"boxes": need}), (), op.loc)
+                )
                 for use in who:
                     swaps[use] = made
             new = remap(op, mapped)
@@ -172,11 +194,16 @@ class _Residency:
             new = replace(new, operands=operands, results=results)
             resident = tuple((i, homes[r]) for i, r in enumerate(op.results) if r in homes)
             builder.add(new.with_attrs(resident=resident) if resident else new)
-        return replace(self.source, body=Block(self.source.body.args, tuple(builder.ops), self.source.body.results))
+        return replace(
+            self.source,
+            body=Block(self.source.body.args, tuple(builder.ops), self.source.body.results),
+        )
 
 
 def readable(op: Op) -> bool:
-    """Can this op read a tensor that lives in the scratchpads? (A gather's table and indices are in card memory.)"""
+    """Can this op read a tensor that lives in the scratchpads? (A gather's table and indices are in
+    card memory.)
+    """
     return op.name == "kernel" and op.attrs["kind"] != "gather"
 
 
@@ -188,9 +215,7 @@ def pad_boxes(boxes: Boxes, cores: int) -> Boxes:
 
 def home(op: Op, index: int) -> Boxes | None:
     """The boxes of a resident result of a kernel or relayout; None when it lives in card memory."""
+    held: Any = op.attrs.get("resident", ())
     if op.name == "relayout":
-        return op.attrs["boxes"]  # type: ignore[return-value]
-    for i, boxes in op.attrs.get("resident", ()):  # type: ignore[union-attr]
-        if i == index:
-            return boxes  # type: ignore[no-any-return]
-    return None
+        held = ((0, op.attrs["boxes"]),)
+    return next((boxes for i, boxes in held if i == index), None)

@@ -1,8 +1,8 @@
 """Which values of a kernel body get a buffer of their own, and what one instruction computes.
 
-The vector unit runs a straight-line program per lane, so elementwise ops melt into their readers. A value
-is written to the scratchpad only if it must be: a reduction's result, a result of the kernel, or something
-costly that several instructions need.
+The vector unit runs a straight-line program per lane, so elementwise ops melt into their readers. A
+value is written to the scratchpad only if it must be: a reduction's result, a result of the kernel,
+or something costly that several instructions need.
 """
 
 from __future__ import annotations
@@ -11,16 +11,21 @@ from dataclasses import dataclass
 
 from spyrec.ir.core import Block, Op, Value
 
-from .groups import REDUCTIONS, WINDOWS
+from .groups import WINDOWS
+from .primitives import REDUCTIONS
 
-COSTLY = frozenset("exp log tanh sigmoid sin cos sqrt rsqrt reciprocal div mod".split())
+COSTLY = frozenset(
+    ("exp", "log", "tanh", "sigmoid", "sin", "cos", "sqrt", "rsqrt", "reciprocal", "div", "mod")
+)
 HEADS = WINDOWS | {"matmul", "conv"}
 
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """One instruction's worth: ``ops`` in order, the last gives ``result``; ``inputs`` are block arguments or
-    results of earlier stages. ``head``: the matmul, conv, pooling or reduction in it, if any."""
+    """One instruction's worth: ``ops`` in order, the last gives ``result``; ``inputs`` are block
+    arguments or results of earlier stages. ``head``: the matmul, conv, pooling or reduction in it,
+    if any.
+    """
 
     ops: tuple[Op, ...]
     result: Value

@@ -11,7 +11,8 @@ import numpy as np
 from spyrec.ir.core import Attr, Block, Builder, Loc, Module, Op, Value, names, uses
 from spyrec.ir.errors import PassError
 from spyrec.ir.layout import Layout
-from spyrec.ir.types import TensorType
+from spyrec.ir.ops import infer
+from spyrec.ir.types import Dim, TensorType
 
 from .groups import is_depthwise
 from .kernel import GROUP, Map, Nest, identity_map, padded, rank1, spans
@@ -131,7 +132,7 @@ class _Sticks:
         operands, maps = [], []
         for i, (v, m, demand) in enumerate(zip(op.operands, nest.maps, demands, strict=True)):
             weight = i == 1 and nest.kind == "contract" and region_head(op).name == "conv"
-            got, new_map = self._require(v, m, demand, len(nest.extents), rows_last=weight)
+            got, new_map = self._require(v, m, demand, nest, rows_last=weight)
             operands.append(got)
             maps.append(new_map)
         self._emit(op, tuple(operands), tuple(maps), attrs, [
@@ -159,7 +160,7 @@ class _Sticks:
 
     @staticmethod
     def _region(region: Block, operands: tuple[Value, ...]) -> Block:
-        """Region arguments follow the operands' shapes (a constant may have gained a dimension)."""
+        """The region on operands of which some have gained a dimension of extent 1."""
         changes = {
             a: Value(a.name, TensorType(v.type.shape, a.type.dtype))
             for a, v in zip(region.args, operands, strict=True) if v.type.shape != a.type.shape
@@ -167,8 +168,17 @@ class _Sticks:
         if not changes:
             return region
         args = tuple(changes.get(a, a) for a in region.args)
-        ops = tuple(replace(o, operands=tuple(changes.get(v, v) for v in o.operands)) for o in region.ops)
-        return Block(args, ops, region.results)
+        ops = []
+        for op in region.ops:
+            here = replace(op, operands=tuple(changes.get(v, v) for v in op.operands))
+            if here.operands != op.operands:
+                here = _shifted_axes(here, op.operands[0].type.shape)
+                (type_,) = infer(op.name, [v.type for v in here.operands], here.attrs, op.loc)
+                if type_.shape != op.result.type.shape:
+                    changes[op.result] = Value(op.result.name, type_)
+                    here = replace(here, results=(changes[op.result],))
+            ops.append(here)
+        return Block(args, tuple(ops), tuple(changes.get(v, v) for v in region.results))
 
     def _choose(self, nest: Nest) -> int:
         """The lane dimension of a vector kernel that costs least: elements to repack plus lanes wasted."""
@@ -206,7 +216,7 @@ class _Sticks:
 
     # Operands ---------------------------------------------------------------------------------
 
-    def _require(self, v: Value, m: Map, s: int, n_dims: int, rows_last: bool = False) -> tuple[Value, Map]:
+    def _require(self, v: Value, m: Map, s: int, nest: Nest, rows_last: bool = False) -> tuple[Value, Map]:
         """The value laid out so that its lanes run along kernel dimension s (or hold it in lane 0).
 
         ``rows_last``: convolution weights, whose input channels must be the innermost memory dimension.
@@ -216,8 +226,11 @@ class _Sticks:
         if dim is None:
             still = [i for i, (_, coefs) in enumerate(m) if not any(coefs)]
             if not still:
-                shape, m = (*shape, 1), (*m, (0, (0,) * n_dims))
-                still = [len(shape) - 1]
+                row = (0, (0,) * len(nest.extents))
+                if len(shape) < max(len(r) for r in nest.out_maps):  # it broadcasts: one more leading 1 changes nothing
+                    shape, m, still = (1, *shape), (row, *m), [0]
+                else:
+                    shape, m, still = (*shape, 1), (*m, row), [len(shape)]
             dim = still[-1]
         if v in self.constants:
             return self._constant(v, shape, dim, (0, 2, 3, 1) if rows_last else None), m
@@ -244,13 +257,14 @@ class _Sticks:
         return self.repacked[key]
 
     def _repack(self, v: Value, shape: tuple[int, ...], stick: int) -> Value:
-        """A move kernel that changes the lane dimension (and may add a dimension of extent 1 at the end)."""
+        """A move kernel that changes the lane dimension (and may add a dimension of extent 1 at either end)."""
         key = (v, shape, stick)
         if key not in self.repacked:
             n = len(shape)
             counts = rank1(v.type)
             eye = tuple((0, tuple(int(i == j) for j in range(len(counts)))) for i in range(len(counts)))
-            dst = (*eye, (0, (0,) * len(counts))) if n > len(counts) else eye
+            still = ((0, (0,) * len(counts)),) if n > len(counts) else ()
+            dst = (*still, *eye) if shape[n - len(counts):] == counts else (*eye, *still)
             type_ = TensorType(shape, v.type.dtype)
             arg = self.builder.value(v.name, TensorType(v.type.shape, v.type.dtype))
             inner = self.builder.value(v.name, type_)
@@ -307,6 +321,15 @@ def result_stick(m: Map, s: int, op: Op) -> int:
     if not still:
         raise PassError(f"stick-layout: a result of {op.attrs['name']} has no dimension for the lanes (from {op.loc})")
     return s if s in still and s < len(m) else still[-1]
+
+
+def _shifted_axes(op: Op, before: tuple[Dim, ...]) -> Op:
+    """A reduction whose operand had shape ``before`` and may have gained leading dimensions."""
+    after = op.operands[0].type.shape
+    gained = len(after) - len(before)
+    if "axes" not in op.attrs or not gained or after[gained:] != before:
+        return op
+    return op.with_attrs(axes=tuple(a + gained for a in op.attrs["axes"]))  # type: ignore[union-attr]
 
 
 def region_head(op: Op) -> Op:

@@ -1,4 +1,6 @@
-"""tiling: cut each core's part into tiles that fit the scratchpad and the accumulators, and order the loops."""
+"""tiling: cut each core's part into tiles that fit the scratchpad and the accumulators, and order
+the loops.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from spyrec.ir.layout import Layout
 from spyrec.ir.tiles import tile_shape
 from spyrec.sim.device import DeviceSpec
 
-from .kernel import GROUP, Nest, rank1, spans
+from .kernel import GROUP, Nest, spans
 from .manager import Target
 from .pieces import is_direct, source_window
 from .pins import pinned, pinned_loops
@@ -26,12 +28,12 @@ Tiled = tuple[tuple[int, ...], tuple[int, ...], tuple[object, ...]]  # tile, loo
 class Tiling:
     """Set ``tile`` and ``loops`` of every kernel.
 
-    Matrix kernels: all tile shapes whose output tile fits half the accumulators (the other half drains)
-    and whose operands fit the budget are priced by matrix cycles and bytes loaded. Vector kernels: the
-    largest tile that fits, in a few trips when operands stream from card memory.
+    Matrix kernels: all tile shapes whose output tile fits half the accumulators (the other half
+    drains) and whose operands fit the budget are priced by matrix cycles and bytes loaded. Vector
+    kernels: the largest tile that fits, in a few trips when operands stream from card memory.
 
-    ``why_tile`` records the numbers: (bytes of the tile's buffers, bytes allowed, cost in cycles, ((tile, loops, cost)
-    of the runner-up,)); cost is None where tiles are not priced.
+    ``why_tile`` records the numbers: (bytes of the tile's buffers, bytes allowed, cost in cycles,
+    ((tile, loops, cost) of the runner-up,)); cost is None where tiles are not priced.
     """
 
     name: ClassVar[str] = "tiling"
@@ -62,13 +64,25 @@ class Tiling:
                 return tile, (), (move_bytes(nest, tile), budget, None, ())
             case "gather":
                 last = len(nest.extents) - 1
-                most = (nest.local[d] if d == last else min(nest.local[d], GROUP) if d == last - 1 else 1 for d in range(last + 1))
-                return tuple(p or t for p, t in zip(pinned(nest, "tile"), most, strict=True)), (), (None, budget, None, ())
+                most = (
+                    nest.local[d]
+                    if d == last
+                    else min(nest.local[d], GROUP)
+                    if d == last - 1
+                    else 1
+                    for d in range(last + 1)
+                )
+                return (
+                    tuple(p or t for p, t in zip(pinned(nest, "tile"), most, strict=True)),
+                    (),
+                    (None, budget, None, ()),
+                )
         tile, loops = self._tile_vector(nest, budget)
         return tile, loops, (tile_bytes(nest, tile), budget, None, ())
 
     def _tile_vector(self, nest: Nest, budget: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Halve the outermost dimension that can shrink until the tile fits and streams in pieces."""
+        """Halve the outermost dimension that can shrink until the tile fits and streams in pieces.
+        """
         pins = pinned(nest, "tile")
         tile = [p or n for p, n in zip(pins, nest.local, strict=True)]
         for d in beyond_rank(nest):
@@ -85,8 +99,8 @@ class Tiling:
                 if size <= budget:
                     break
                 raise CapacityError(
-                    f"tiling: {nest.name} needs {size / 2**20:.2f} MiB of scratchpad for its smallest tile, the budget "
-                    f"is {budget / 2**20:.2f} MiB (from {nest.op.loc})"
+                    f"tiling: {nest.name} needs {size / 2**20:.2f} MiB of scratchpad for its "
+                    f"smallest tile, the budget is {budget / 2**20:.2f} MiB (from {nest.op.loc})"
                 )
             d = max(free, key=lambda i: (i not in _reduced(nest), tile[i] // nest.grain(i), -i))
             grain = nest.grain(d)
@@ -102,8 +116,9 @@ class Tiling:
             free = [d for d in range(len(tile)) if tile[d] > nest.grain(d) and not pins[d]]
             if not free:
                 raise CapacityError(
-                    f"tiling: {nest.name} needs {move_bytes(nest, tuple(tile)) / 2**20:.2f} MiB of scratchpad for its "
-                    f"smallest tile, the budget is {budget / 2**20:.2f} MiB (from {nest.op.loc})"
+                    f"tiling: {nest.name} needs {move_bytes(nest, tuple(tile)) / 2**20:.2f} MiB of "
+                    f"scratchpad for its smallest tile, the budget is {budget / 2**20:.2f} MiB "
+                    f"(from {nest.op.loc})"
                 )
             d = max(free, key=lambda i: (tile[i] // nest.grain(i), -i))
             grain = nest.grain(d)
@@ -116,7 +131,9 @@ def _signature(op: Op) -> object:
     attrs = {k: v for k, v in op.attrs.items() if k not in ("name", "resident", "why_parts")}
     body = tuple((o.name, str(o.results[0].type.shape)) for o in op.regions[0].ops)
     spaces = tuple((v.type.space, v.type.shape, v.type.dtype) for v in (*op.operands, *op.results))
-    return repr((sorted(attrs.items()), body, spaces, [o.attrs.get("pieces") for o in op.regions[0].ops]))
+    return repr(
+        (sorted(attrs.items()), body, spaces, [o.attrs.get("pieces") for o in op.regions[0].ops])
+    )
 
 
 def _windows(nest: Nest) -> frozenset[int]:
@@ -142,32 +159,52 @@ def buffer_sticks(shape: tuple[int, ...], bits: int, stick: int) -> int:
 
 
 def tile_bytes(nest: Nest, tile: tuple[int, ...]) -> int:
-    """Scratchpad bytes of one kernel's tile buffers: streamed operands and stored results twice, temporaries once."""
+    """Scratchpad bytes of one kernel's tile buffers: streamed operands and stored results twice,
+    temporaries once.
+    """
     total = 0
     for v, m in zip(nest.op.operands, nest.maps, strict=True):
         if v.type.space != "lx" and v.type.size > 1:
             assert v.type.layout is not None
-            total += buffer_sticks(tile_shape(m, tile), v.type.dtype.bits, v.type.layout.stick_dim) * 128 * 2
+            total += (
+                buffer_sticks(tile_shape(m, tile), v.type.dtype.bits, v.type.layout.stick_dim)
+                * 128
+                * 2
+            )
     for r, m in zip(nest.op.results, nest.out_maps, strict=True):
         if r.type.space != "lx":
             assert r.type.layout is not None
-            total += buffer_sticks(tile_shape(m, tile), r.type.dtype.bits, r.type.layout.stick_dim) * 128 * 2
+            total += (
+                buffer_sticks(tile_shape(m, tile), r.type.dtype.bits, r.type.layout.stick_dim)
+                * 128
+                * 2
+            )
     results = set(nest.op.regions[0].results)
-    lanes = prod(-(-n // GROUP) * 128 if d == nest.stick else n for d, n in enumerate(tile) if d in nest.parallel | nest.whole)
+    lanes = prod(
+        -(-n // GROUP) * 128 if d == nest.stick else n
+        for d, n in enumerate(tile)
+        if d in nest.parallel | nest.whole
+    )
     for stage in stages(nest.op.regions[0]):
         if stage.result not in results and not (nest.kind == "contract" and stage.head is not None):
-            share = stage.result.type.size / max(1, prod(nest.extents[d] for d in nest.parallel | nest.whole))
+            share = stage.result.type.size / max(
+                1, prod(nest.extents[d] for d in nest.parallel | nest.whole)
+            )
             total += int(lanes * 2 * min(1.0, share)) + 256
     return total
 
 
 def move_bytes(nest: Nest, tile: tuple[int, ...]) -> int:
-    """Scratchpad bytes of a move's buffers: source windows that stream and the result tile, two slots each."""
+    """Scratchpad bytes of a move's buffers: source windows that stream and the result tile, two
+    slots each.
+    """
     return sum(size * 2 for _, size in move_buffers(nest.op, tile))
 
 
 def move_buffers(op: Op, tile: tuple[int, ...]) -> list[tuple[str, int]]:
-    """(role, bytes of a slot): ``src<i>`` for operands that stream and are repacked, ``dst`` for a result tile."""
+    """(role, bytes of a slot): ``src<i>`` for operands that stream and are repacked, ``dst`` for a
+    result tile.
+    """
     r = op.results[0]
     assert r.type.layout is not None
     out, direct = [], is_direct(op)
@@ -192,7 +229,8 @@ def tile_contract(nest: Nest, budget: int, device: DeviceSpec) -> Tiled:
     )
     if not priced:
         raise CapacityError(
-            f"tiling: no tile of {nest.name} {dict(zip(nest.dim_names, nest.local, strict=True))} fits "
+            f"tiling: no tile of {nest.name} "
+            f"{dict(zip(nest.dim_names, nest.local, strict=True))} fits "
             f"{budget / 2**20:.2f} MiB of scratchpad (from {nest.op.loc})"
         )
     cost, _, tile, loops = priced[0]
@@ -201,13 +239,18 @@ def tile_contract(nest: Nest, budget: int, device: DeviceSpec) -> Tiled:
 
 
 def _cuts(n: int, grain: int = 1) -> list[int]:
-    """Sizes worth trying: n cut into 1, 2, 3, 4, 6, 8, ... equal parts, in multiples of the grain."""
+    """Sizes worth trying: n cut into 1, 2, 3, 4, 6, 8, ... equal parts, in multiples of the grain.
+    """
     units = -(-n // grain)
-    sizes = {-(-units // p) for p in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512)} | {min(units, 8)}
+    sizes = {-(-units // p) for p in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512)} | {
+        min(units, 8)
+    }
     return [min(n, s * grain) for s in sorted(sizes, reverse=True)]
 
 
-def _contract_candidates(nest: Nest, device: DeviceSpec) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+def _contract_candidates(
+    nest: Nest, device: DeviceSpec
+) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     n, k, local = nest.stick, nest.k, nest.local
     shared = [d for d in nest.parallel if spans(nest.maps[1], d) and d != n]
     rows = [d for d in sorted(nest.parallel) if d != n and d not in shared]
@@ -230,7 +273,7 @@ def _contract_candidates(nest: Nest, device: DeviceSpec) -> Iterator[tuple[tuple
             for t0 in cuts(r0) if r0 >= 0 else [1]:
                 if groups * t1 * t0 > device.pt.acc_groups // 2:
                     continue
-                # the last group's dead lanes are masked by one number per instruction, so an odd K stays whole
+                # one number per instruction masks the last group's dead lanes: an odd K stays whole
                 for tk in cuts(k, GROUP) if local[k] % GROUP == 0 else [local[k]]:
                     tile = list(base)
                     tile[n], tile[k] = tn, tk
@@ -249,8 +292,12 @@ def _contract_candidates(nest: Nest, device: DeviceSpec) -> Iterator[tuple[tuple
                             break
 
 
-def contract_cost(nest: Nest, tile: tuple[int, ...], loops: tuple[int, ...], device: DeviceSpec) -> float:
-    """Cycles of the fullest core: matrix work against bytes loaded, plus what the first load and last drain add."""
+def contract_cost(
+    nest: Nest, tile: tuple[int, ...], loops: tuple[int, ...], device: DeviceSpec
+) -> float:
+    """Cycles of the fullest core: matrix work against bytes loaded, plus what the first load and
+    last drain add.
+    """
     trips = {d: -(-nest.local[d] // tile[d]) for d in loops}
     rows = prod(tile[d] for d in nest.parallel if d != nest.stick)
     taps = prod(e for d, e in enumerate(nest.extents) if d not in nest.parallel and d != nest.k)
@@ -266,10 +313,18 @@ def contract_cost(nest: Nest, tile: tuple[int, ...], loops: tuple[int, ...], dev
         loads = prod(trips[d] for d in loops[: depth + 1])
         assert v.type.layout is not None
         size = buffer_sticks(tile_shape(m, tile), v.type.dtype.bits, v.type.layout.stick_dim) * 128
-        copies = min(device.hbm.multicast_max, prod(p for d, p in enumerate(nest.parts) if not spans(m, d)))
+        copies = min(
+            device.hbm.multicast_max, prod(p for d, p in enumerate(nest.parts) if not spans(m, d))
+        )
         moved += size * loads / copies / share
         if i < 2:
             first += size / copies / share
     drain = rows * groups * (2 + len(nest.op.regions[0].ops)) / device.sfp.groups_per_cycle
     inner = prod(t for d, t in trips.items() if d != nest.k)
-    return max(compute, moved, drain * inner) + 0.5 * min(compute, moved) + first + drain + 40 * prod(trips.values())
+    return (
+        max(compute, moved, drain * inner)
+        + 0.5 * min(compute, moved)
+        + first
+        + drain
+        + 40 * prod(trips.values())
+    )

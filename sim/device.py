@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 from .errors import DeviceError
 from .formats import FORMATS, format_of
@@ -246,6 +246,9 @@ _SECTIONS: dict[str, type[Any]] = {
     "cores": Cores, "lx": Lx, "hbm": Hbm, "ring": Ring, "pt": Pt, "sfp": Sfp, "launch": Launching,
 }
 
+_TABLES: dict[str, Iterable[str]] = {"cycles": MICRO_OPS, "mac_eighths": FORMATS}
+"""Parameters that are tables, and the keys they may have."""
+
 
 def builtin_devices() -> list[str]:
     """Names of the device files that ship with the package."""
@@ -278,8 +281,8 @@ def load_device(name: str = "spyre") -> DeviceSpec:
 
 
 def parse_device(text: str, origin: str = "device") -> DeviceSpec:
-    """DeviceSpec from TOML text. DeviceError names every missing, unknown or non-positive parameter
-    at once."""
+    """DeviceSpec from TOML text. DeviceError names every missing, unknown or impossible parameter
+    at once: times may be 0, all else is at least 1."""
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -300,7 +303,7 @@ def parse_device(text: str, origin: str = "device") -> DeviceSpec:
     return DeviceSpec(name=name, clock_mhz=clock, text=text, **sections)
 
 
-def _whole(value: object) -> bool:
+def _whole(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -311,12 +314,22 @@ def _section(key: str, cls: type[Any], table: object, problems: list[str]) -> An
     values: dict[str, Any] = {}
     for f in fields(cls):
         value = table.pop(f.name, None)
-        if f.name == "cycles":
-            ok = isinstance(value, dict) and all(_whole(v) and v >= 1 for v in value.values())
-        else:
-            ok = _whole(value) and value >= 0
-        if not ok:
-            problems.append(f"{key}.{f.name} is missing or not a whole number")
+        least = 0 if f.name.endswith("_cycles") or f.name == "reserved_bytes" else 1
+        if f.name in _TABLES:
+            problems += _table_problems(f"{key}.{f.name}", value, _TABLES[f.name])
+        elif not _whole(value) or value < least:
+            problems.append(f"{key}.{f.name} is missing or not a whole number of at least {least}")
         values[f.name] = value
     problems += [f"{key}.{extra} is not a parameter" for extra in table]
     return None if problems else cls(**values)
+
+
+def _table_problems(name: str, table: object, known: Iterable[str]) -> list[str]:
+    if not isinstance(table, dict):
+        return [f"{name} is missing or not a table of whole numbers"]
+    names = tuple(known)
+    wrong = [f"{name}.{k} is none of {', '.join(names)}" for k in table if k not in names]
+    return wrong + [
+        f"{name}.{k} is not a whole number of at least 1"
+        for k, v in table.items() if not _whole(v) or v < 1
+    ]

@@ -10,8 +10,11 @@ from spyrec.backend.program import emit_program
 from spyrec.ir.core import Module
 from spyrec.ir.errors import CapacityError
 from spyrec.passes.manager import Hook, Pass, Target, no_hook, run_pipeline
+from spyrec.passes.pin import pinned_pipeline
 from spyrec.passes.pipeline import PIPELINE, registry
 from spyrec.passes.pipeline_text import parse_pipeline
+from spyrec.passes.plan import parse_plan
+from spyrec.passes.plan_record import full_plan
 from spyrec.passes.residency import RingRelayout
 from spyrec.sim.isa import Program
 
@@ -37,6 +40,8 @@ def compile_module(
     Raises SpyrecError when the model, the pipeline or the plan is at fault.
     """
     passes = PIPELINE if pipeline is None else parse_pipeline(pipeline, registry())
+    if plan is not None:
+        passes = pinned_pipeline(passes, parse_plan(plan))
     watch = hook or no_hook
     done = 0
 
@@ -51,7 +56,7 @@ def compile_module(
     program = emit_program(final, target)
     if progress is not None:
         progress("codegen", len(passes) + 1, len(passes) + 1)
-    return Compiled(program, final, {})
+    return Compiled(program, final, full_plan(final))
 
 
 def _plan_with_room(module: Module, passes: tuple[Pass, ...], target: Target, hook: Hook) -> Module:

@@ -27,6 +27,12 @@ class KernelRow:
     ``pt_utilisation``: that over ``us``; ``memory_floor_us``: HBM bytes, both ways, over the bus
     rate; ``lx_peak_bytes``: of the fullest core. ``bound`` is what was busy longest, "latency"
     when nothing was busy for half of the time.
+
+    ``cores``: those with a part of the work. ``tiles``: pieces of 8 rows by 64 columns the matrix
+    unit has to do, 0 for kernels without matrix work; ``span_bytes``: the most that one core
+    reaches over of one tensor in HBM; ``dims``, ``parts`` and ``tile``: the iteration space as
+    ``name=extent``, into how many parts each dimension is cut, and how long one tile is along it
+    ("" in programs that do not say).
     """
 
     name: str
@@ -46,6 +52,11 @@ class KernelRow:
     compute_floor_us: float
     memory_floor_us: float
     bound: str
+    tiles: int = 0
+    span_bytes: int = 0
+    dims: str = ""
+    parts: str = ""
+    tile: str = ""
 
 
 @dataclass(frozen=True)
@@ -123,7 +134,7 @@ def _row(kernel: Kernel, device: DeviceSpec, stats: LaunchStats) -> KernelRow:
         start_cycle=stats.start_cycle,
         cycles=stats.cycles,
         us=us,
-        cores=stats.cores_used,
+        cores=int(kernel.info.get("cores", stats.cores_used)),
         macs=macs,
         pt_utilisation=compute_us / us if us else 0.0,
         hbm_read_bytes=stats.hbm_read_bytes,
@@ -133,6 +144,11 @@ def _row(kernel: Kernel, device: DeviceSpec, stats: LaunchStats) -> KernelRow:
         compute_floor_us=compute_us,
         memory_floor_us=device.us(moved / device.hbm.bytes_per_cycle),
         bound=BOUNDS[stats.bound],
+        tiles=int(kernel.info.get("tiles", 0)),
+        span_bytes=int(kernel.info.get("span_bytes", 0)),
+        dims=str(kernel.info.get("dims", "")),
+        parts=str(kernel.info.get("parts", "")),
+        tile=str(kernel.info.get("tile", "")),
     )
 
 

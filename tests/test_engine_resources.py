@@ -147,38 +147,51 @@ def test_prices_of_instructions() -> None:
     pt, sfp, hbm = SMALL.pt, SMALL.sfp, SMALL.hbm
     # 9 rows are two passes of 8, 10 inner elements two steps of 8: 16 * 16 * 64 macs, 10 to fill.
     assert pt.mm_cycles(9, 1, 10, 1) == 16 + 10
-    assert pt.mm_cycles(9, 1, 10, 1, bits=8) == 8 + 10
+    assert pt.mm_cycles(9, 1, 10, 1, "f32", "f32") == 32 + 10
+    assert pt.mm_cycles(9, 1, 10, 1, "f8e4m3", "f8e4m3") == 8 + 10
+    assert pt.mm_cycles(9, 1, 10, 1, "i8", "i8") == 4 + 10  # four times the rate of 16 bits
+    assert pt.mm_cycles(9, 1, 10, 1, "i4", "i4") == 2 + 10  # eight times
+    assert pt.mm_cycles(9, 1, 10, 1, "i8", "i4") == 4 + 10  # the dearer factor sets the rate
     assert pt.mm_cycles(9, 0, 10, 1) == 0
     assert pt.mm_port_bytes(9, 2, 70, 3) == 9 * 2 * 2 * 3 * 128 + 2 * 70 * 3 * 128
     assert sfp.group_cycles(["exp", "add"], reduces=True) == 6 + 1 + 1
     assert sfp.group_cycles([]) == 1
     assert sfp.vec_cycles(10, 3) == 15 + 4
     assert sfp.vec_cycles(10, 3, results=2) == (30 + 24) // 2 + 4
-    assert sfp.shuffle_cycles(1024, 128) == 16 + 4
-    assert sfp.shuffle_cycles(1024, 32) == 16 + 32 * 2 + 4
+    assert pt.mm_port_bytes(9, 2, 70, 3, "f32", "i8") == 9 * 2 * 2 * 3 * 256 + 2 * 70 * 3 * 64
+    assert sfp.shuffle_cycles(1024, 128, 8) == 16 + 4
+    assert sfp.shuffle_cycles(1024, 32, 8) == 16 + 32 * 2 + 4
+    assert sfp.shuffle_cycles(1024, 2, 8) == 16 + 8 * 32 + 4  # 512 runs, but a block is turned
+    assert sfp.shuffle_cycles(1024, 2, 512) == 16 + 512 * 2 + 4  # scattered over many sticks
     assert hbm.bus_ticks(4096, 512) == 4096 + 8 * 3 * 128
     assert hbm.bus_cycles(4096, 2048) == 32 + 16 + 2 * 2 * 10
     assert SMALL.lx.port_cycles(257) == 2
+    # 1 row of 64 x 64: 8 rows' worth of cycles and 10 to fill; the weights alone need 32 of port.
+    assert SMALL.mm_total_cycles(1, 1, 64, 1) == max(32 + 10, 33)
+    assert SMALL.mm_total_cycles(1, 4, 64, 1, "i8", "i8") == max(32 + 10, 65)
+    assert SMALL.mm_total_cycles(1, 0, 64, 1) == 0
+    assert SMALL.vec_total_cycles(64, 1, 3 * 64 * SMALL.lx.group_bytes("f32")) == 192
+    assert SMALL.vec_total_cycles(64, 8, 3 * 64 * SMALL.lx.group_bytes("f32")) == 256 + 4
 
 
 @given(
     st.lists(st.tuples(*[st.integers(0, 50)] * 4), min_size=1, max_size=8),
-    st.sampled_from([8, 16, 32]),
+    st.sampled_from(list(SPYRE.pt.mac_eighths)), st.sampled_from(list(SPYRE.pt.mac_eighths)),
 )
 @settings(deadline=None)
 def test_prices_of_arrays_are_prices_of_their_elements(
-    sizes: list[tuple[int, int, int, int]], bits: int
+    sizes: list[tuple[int, int, int, int]], a: str, b: str
 ) -> None:
     rows, taps, k, n = np.array(sizes, np.int64).T
     sfp, hbm, run = SPYRE.sfp, SPYRE.hbm, k + 1
-    assert SPYRE.pt.mm_cycles(rows, taps, k, n, bits).tolist() == [
-        SPYRE.pt.mm_cycles(*size, bits) for size in sizes
+    assert SPYRE.mm_total_cycles(rows, taps, k, n, a, b).tolist() == [
+        SPYRE.mm_total_cycles(*size, a, b) for size in sizes
     ]
     assert sfp.vec_cycles(rows, 3, taps).tolist() == [
         sfp.vec_cycles(r, 3, t) for r, t, _, _ in sizes
     ]
-    assert sfp.shuffle_cycles(rows, run).tolist() == [
-        sfp.shuffle_cycles(r, k + 1) for r, _, k, _ in sizes
+    assert sfp.shuffle_cycles(rows, run, n).tolist() == [
+        sfp.shuffle_cycles(r, k + 1, s) for r, _, k, s in sizes
     ]
     assert hbm.bus_ticks(rows * 128, run * 128).tolist() == [
         hbm.bus_ticks(r * 128, k * 128 + 128) for r, _, k, _ in sizes

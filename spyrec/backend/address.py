@@ -88,14 +88,19 @@ def base(m: Map, layout: Layout, frame: Frame, strides: Sequence[int], start: in
 
 
 def limit(frame: Frame, dim: int, count: int, unit: int, path: Sequence[int]) -> Limit | None:
-    """The tail of a kernel dimension counted in ``unit`` elements; None when every trip is full on every core."""
+    """The tail of a kernel dimension counted in ``unit`` elements; None when every trip is full on every core.
+
+    A looped dimension that is folded over lanes and ends inside a group keeps its limit: the machine counts
+    the elements of ``k_valid`` and ``lane_valid`` through the limit's loops.
+    """
     nest = frame.nest
     sizes = [-(-r[dim][1] // unit) for r in frame.ranges]
     looped = dim in path
     step = nest.tile[dim] // unit if looped else 0
     trips = nest.trips(dim) if looped else 1
     live = [s for s in sizes if s]
-    if all(s - step * (trips - 1) >= count for s in live):
+    counted = unit > 1 and trips > 1 and dim not in nest.parallel and nest.extents[dim] % unit
+    if not counted and all(s - step * (trips - 1) >= count for s in live):
         return None
     loops = tuple(step if d == dim else 0 for d in path)
     return Limit(num([s or min(live, default=0) for s in sizes]), loops if any(loops) else ())

@@ -78,7 +78,7 @@ class MoveEmitter:
             if self.direct:
                 self._direct(body, boxes, t % 2)
             else:
-                self._shuffled(body, boxes, t % 2)
+                self._shuffled(body, boxes, t % 2, t == 0)
             root.items.append(LoopStmt(1, body))
         return root
 
@@ -167,7 +167,7 @@ class MoveEmitter:
 
     # Element shuffles ------------------------------------------------------------------------
 
-    def _shuffled(self, body: Body, boxes: tuple[Box, ...], slot: int) -> None:
+    def _shuffled(self, body: Body, boxes: tuple[Box, ...], slot: int, first: bool) -> None:
         home = self._home(self.result)
         if home is None:
             assert self.dst_buffer is not None
@@ -178,7 +178,8 @@ class MoveEmitter:
         for i, v in enumerate(self.op.operands):
             if i in self.sources:
                 windows[i] = self._fetch(body, i, v, boxes, slot)
-        self._fill(body, boxes, out, writes)
+        if home is None or first:  # later tiles must not wipe what earlier ones put into a home
+            self._fill(body, boxes, out, writes)
         for p in self.pieces:
             ranges = [clip_piece(p, b, self.nest.name) if all(n for _, n in b) else tuple((0, 0) for _ in p.counts) for b in boxes]
             source = self._home(self.op.operands[p.operand]) or windows.get(p.operand)
@@ -228,7 +229,8 @@ class MoveEmitter:
         body.items.append(Stmt(unit, Instr(name, tuple(counts), (None,) * len(counts), operands, where=self._mask(where)), reads, writes))
 
     def _fill(self, body: Body, boxes: tuple[Box, ...], out: Region, writes: tuple[Buffer, ...]) -> None:
-        """Before pieces that leave gaps: the whole result tile takes the fill value."""
+        """Before pieces that leave gaps, or that end before the last stick of a group of wide elements
+        (which readers take whole): the whole result tile takes the fill value."""
         total = 1
         for e in rank1(self.result.type):
             total *= e
@@ -238,7 +240,9 @@ class MoveEmitter:
             for n in p.counts:
                 size *= n
             covered += size
-        if covered >= total:
+        stick = out.layout.stick_dim
+        ragged = any(0 < (start + size) % GROUP <= out.layout.lanes and size for start, size in (b[stick] for b in boxes))
+        if covered >= total and not (out.layout.bits > 16 and ragged):
             return
         value = float(region_head(self.op).attrs["fill"])  # type: ignore[arg-type]
         elements = out.layout.sticks * out.layout.lanes

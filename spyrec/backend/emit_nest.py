@@ -397,7 +397,7 @@ class NestEmitter:
             self._spread(self._operand(b, pairs, path, self.ctx.format(self.op.operands[1].type.dtype)), spread),
         )
         folded = [i for i, d in enumerate(path) if d not in nest.parallel]
-        imm: dict[str, Num] = {"k_valid": min(nest.tile[nest.k], nest.extents[nest.k]),
+        imm: dict[str, Num] = {"k_valid": nest.extents[nest.k],
                                "acc_levels": sum(1 << i for i in folded), "init": 1}
         instr = Instr("mm", tuple(counts[put[d]] if d is not None else 1 for d in slots),
                       tuple(limits[put[d]] if d is not None else None for d in slots), operands, imm, where=self.where)

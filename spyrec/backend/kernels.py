@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from spyrec.ir.core import Op, Value
+from spyrec.ir.errors import CapacityError
 from spyrec.passes.kernel import GROUP, Box, Nest
+from spyrec.passes.span import reaches
 from spyrec.sim.device import DeviceSpec
 from spyrec.sim.isa import Instr, Kernel, Loop
 
@@ -32,8 +34,12 @@ class Surroundings:
 
 
 def build_kernel(op: Op, exchanges: Sequence[Op], around: Surroundings) -> tuple[Kernel, tuple[Value, ...]]:
-    """The kernel and, for each of its formal parameters, the tensor in card memory it stands for."""
+    """The kernel and, for each of its formal parameters, the tensor in card memory it stands for.
+
+    CapacityError when a core would reach over more of a tensor than the device's span.
+    """
     nest = Nest(op)
+    span = _checked_span(op, around.device)
     cores = around.device.cores.count if exchanges else nest.cores
     notes = Notes()
     notes.add(nest.name, op.loc.nodes)
@@ -63,7 +69,7 @@ def build_kernel(op: Op, exchanges: Sequence[Op], around: Surroundings) -> tuple
     params = _params(op, streams)
     kernel = Kernel(
         nest.name, streams, tuple(n for n, _ in params), tuple(ctx.programs), tuple(notes.list), cores,
-        int(op.attrs["lx_bytes"]), _info(nest),  # type: ignore[arg-type]
+        int(op.attrs["lx_bytes"]), _info(nest, span),  # type: ignore[arg-type]
     )
     return kernel, tuple(v for _, v in params)
 
@@ -102,11 +108,28 @@ def _params(op: Op, streams: Mapping[str, Sequence[Instr | Loop]]) -> list[tuple
     return [(n, v) for n, v in named if n in used]
 
 
-def _info(nest: Nest) -> dict[str, int | str]:
-    """Facts for the report."""
+def _checked_span(op: Op, device: DeviceSpec) -> int:
+    """Largest span in bytes, over the tensors in card memory, that one core reaches over."""
+    widest = 0
+    for reach in reaches(op):
+        if reach.nbytes > device.hbm.span_bytes:
+            raise CapacityError(
+                f"codegen: core {reach.core} of {op.attrs['name']} reaches over {reach.nbytes / 2**20:.2f} MiB of "
+                f"%{reach.tensor.name}, a core reaches over {device.hbm.span_bytes / 2**20:.2f} MiB of one tensor at most "
+                f"(from {op.loc}); no cut among the cores keeps within that, so split the tensor in the model"
+            )
+        widest = max(widest, reach.nbytes)
+    return widest
+
+
+def _info(nest: Nest, span: int) -> dict[str, int | str]:
+    """Facts for the report. ``cores``: how many have a part of the work; those that only help to exchange tensors
+    do not count."""
+    busy = sum(all(size for _, size in ranges) for ranges in nest.core_ranges)
     info: dict[str, int | str] = {"ops": str(nest.op.attrs["ops"]), "kind": nest.kind, "parts": "x".join(map(str, nest.parts)),
                                   "tile": "x".join(map(str, nest.tile)), "dims": ",".join(
-                                      f"{n}={e}" for n, e in zip(nest.dim_names, nest.extents, strict=True))}
+                                      f"{n}={e}" for n, e in zip(nest.dim_names, nest.extents, strict=True)),
+                                  "cores": busy, "span_bytes": span}
     if nest.kind == "contract":
         rows = prod(e for d, e in enumerate(nest.extents) if d in nest.parallel and d != nest.stick)
         info["macs"] = prod(nest.extents)

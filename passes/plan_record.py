@@ -1,0 +1,110 @@
+"""The full plan of a compiled module: every kernel's and tensor's decisions, and the numbers behind each choice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from spyrec.ir.core import Module, Op, Value, uses
+
+from .allocate import owned_boxes
+from .kernel import Nest, rank1
+from .pins import FREE, pinned
+from .residency import buffer_bytes, home, readable
+
+Numbers = dict[str, Any]
+
+
+def full_plan(module: Module) -> Numbers:
+    """``{"kernels": ..., "tensors": ...}`` of a module that all passes have run on, in program order; empty for
+    one that was not planned. What it says can be pinned again (see plan.py) and then gives the same program.
+    """
+    kernels = [op for op in module.body.ops if op.name == "kernel" and "tile" in op.attrs]
+    spaces: Mapping[str, str] = dict(module.attrs.get("pin_spaces", ()))  # type: ignore[arg-type]
+    sticks: Mapping[str, int] = dict(module.attrs.get("pin_sticks", ()))  # type: ignore[arg-type]
+    readers = {v: [op for op, _ in found] for v, found in uses(module.body).items()}
+    tensors: Numbers = {}
+    for v in module.body.args:
+        tensors[v.name] = _tensor(v, "model input", sticks, spaces)
+    for op in kernels:
+        for i, v in enumerate(op.results):
+            tensors[v.name] = _tensor(v, _place(module, op, i, readers.get(v, [])), sticks, spaces)
+    return {"kernels": {str(op.attrs["name"]): _kernel(op) for op in kernels}, "tensors": tensors}
+
+
+def _kernel(op: Op) -> Numbers:
+    nest = Nest(op)
+    return {
+        "parts": _by_name(nest, nest.parts),
+        "core_order": [nest.dim_names[d] for d in nest.core_order],
+        "tile": _by_name(nest, nest.tile),
+        "loops": [nest.dim_names[d] for d in nest.loops],
+        "why": {"parts": _why_parts(nest), "tile": _why_tile(nest)},
+    }
+
+
+def _by_name(nest: Nest, values: Sequence[int]) -> dict[str, int]:
+    return dict(zip(nest.dim_names, values, strict=True))
+
+
+def _pins(nest: Nest, what: str) -> list[str]:
+    return [name for name, n in zip(nest.dim_names, pinned(nest, what), strict=True) if n != FREE]
+
+
+def _why_parts(nest: Nest) -> Numbers:
+    """The price of the cut and of the next best one (cycles: fullest core, bus and ring together)."""
+    out: Numbers = {"cores": nest.cores}
+    if "why_parts" in nest.op.attrs:
+        cost, rejected = nest.op.attrs["why_parts"]  # type: ignore[misc]
+        out["cost_cycles"] = round(float(cost), 1)
+        out["rejected"] = [
+            {"parts": _by_name(nest, parts), "cost_cycles": round(float(other), 1)} for parts, other in rejected
+        ]
+    if _pins(nest, "parts"):
+        out["pinned"] = _pins(nest, "parts")
+    return out
+
+
+def _why_tile(nest: Nest) -> Numbers:
+    """Scratchpad bytes of the tile against the budget; for matrix kernels also the prices."""
+    out: Numbers = {}
+    if "why_tile" in nest.op.attrs:
+        nbytes, budget, cost, rejected = nest.op.attrs["why_tile"]  # type: ignore[misc]
+        out |= {"bytes": nbytes, "budget_bytes": budget}
+        if cost is not None:
+            out["cost_cycles"] = round(float(cost), 1)
+            out["rejected"] = [
+                {"tile": _by_name(nest, tile), "loops": [nest.dim_names[d] for d in loops],
+                 "cost_cycles": round(float(other), 1)}
+                for tile, loops, other in rejected
+            ]
+    if _pins(nest, "tile"):
+        out["pinned"] = _pins(nest, "tile")
+    return out
+
+
+def _tensor(v: Value, place: str | int, sticks: Mapping[str, int], spaces: Mapping[str, str]) -> Numbers:
+    assert v.type.layout is not None
+    why: Numbers = {"bytes": v.type.layout.sticks * 128}
+    why |= {"core_bytes": place} if isinstance(place, int) else {"card_memory": place}
+    chosen = [what for what, pins in (("stick", sticks), ("space", spaces)) if v.name in pins]
+    if chosen:
+        why["pinned"] = chosen
+    return {"stick": v.type.layout.stick_dim, "space": v.type.space, "why": why}
+
+
+def _place(module: Module, op: Op, index: int, readers: Sequence[Op]) -> str | int:
+    """Scratchpad bytes a core keeps of a resident result, or why the result is in card memory."""
+    v = op.results[index]
+    boxes = home(op, index)
+    if boxes is not None:
+        return buffer_bytes(v.type, boxes)
+    if v in module.body.results:
+        return "model output"
+    if not readers:
+        return "never read"
+    if not all(readable(u) for u in readers):
+        return "read by a look-up, which reads card memory only"
+    nest = Nest(op)
+    wanted = buffer_bytes(v.type, owned_boxes(nest, nest.out_maps[index], rank1(v.type)))
+    return f"no room for {wanted} bytes a core, and copies for its readers, while it is needed"
