@@ -171,6 +171,7 @@ class Builder:
 
     def constant(self, array: np.ndarray, dtype_: DType, *, loc: Loc = Loc(), hint: str = "c") -> Value:
         """A constant tensor; ``array`` must hold values of ``dtype_`` (see DType.numpy)."""
+        array = np.asarray(array)
         type_ = TensorType(tuple(int(d) for d in array.shape), dtype_)
         return self.op("constant", (), loc=loc, hint=hint, types=[type_], value=array).result
 

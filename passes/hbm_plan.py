@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from spyrec.ir.core import Module, uses
+from spyrec.ir.core import Loc, Module, Value, uses
 from spyrec.ir.errors import CapacityError
 
 from .intervals import Span, place
@@ -40,17 +40,18 @@ class HbmPlan:
                 else:
                     at = [module.body.ops.index(u) for u, _ in readers.get(v, [])]
                     spans.append(Span(v.name, size_bytes(v), i, max(at, default=i)))
-        for s in spans:
-            if s.size > device.hbm.bytes:
-                raise CapacityError(
-                    f"hbm: %{s.name} needs {s.size / 2**30:.1f} GiB, the card has {device.hbm.bytes / 2**30:.1f} GiB"
-                )
+        too_large = [f"hbm: {_described(module, s)}, the card has {gib(device.hbm.bytes)}; split the tensor in the model"
+                     for s in spans if s.size > device.hbm.bytes]
+        if too_large:
+            raise CapacityError("\n".join(too_large))
         fixed = [s for s in spans if (s.first, s.last) == (0, end)]
         where, top = place_in_a_row(fixed)
         pool, top = place([s for s in spans if (s.first, s.last) != (0, end)], top)
         if top > device.hbm.bytes:
+            largest = max(spans, key=lambda s: s.size)
             raise CapacityError(
-                f"hbm: the program needs {top / 2**30:.1f} GiB, the card has {device.hbm.bytes / 2**30:.1f} GiB"
+                f"hbm: the program needs {gib(top)}, the card has {gib(device.hbm.bytes)}; its largest tensor "
+                f"{_described(module, largest)}; make the batch smaller or the tensors fewer"
             )
         where |= pool
         table = tuple((s.name, where[s.name], s.size) for s in spans)
@@ -61,6 +62,19 @@ def size_bytes(v: object) -> int:
     """Bytes of a laid-out tensor in card memory."""
     layout = v.type.layout  # type: ignore[attr-defined]
     return int(layout.sticks) * 128
+
+
+def _described(module: Module, span: Span) -> str:
+    """``%y (3x4 dl16, from /MatMul) needs 1.0 GiB``"""
+    where: dict[str, tuple[Value, Loc]] = {v.name: (v, Loc((v.name,))) for v in module.body.args}
+    where |= {v.name: (v, op.loc) for op in module.body.ops for v in op.results}
+    v, loc = where[span.name]
+    shape = "x".join(map(str, v.type.static_shape)) or "scalar"
+    return f"%{v.name} ({shape} {v.type.dtype}, from {loc}) needs {gib(span.size)}"
+
+
+def gib(nbytes: int) -> str:
+    return f"{nbytes / 2**30:.1f} GiB" if nbytes >= 2**30 / 2 else f"{nbytes / 2**20:.2f} MiB"
 
 
 def place_in_a_row(spans: list[Span]) -> tuple[dict[str, int], int]:

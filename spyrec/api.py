@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,7 +17,7 @@ import numpy as np
 from spyrec import __version__, files, runtime
 from spyrec.ir.core import Module
 from spyrec.ir.errors import SpyrecError
-from spyrec.passes.manager import Hook, Numerics, Target
+from spyrec.passes.manager import Hook, Numerics, Pass, Target
 from spyrec.progress import Progress, silent
 from spyrec.report import KernelRow, Report, Totals, kernel_rows, run_totals
 from spyrec.sim import isa, objfile
@@ -95,16 +95,17 @@ def compile(  # the name users expect, as re.compile has it
     const: Mapping[str, Any] | None = None,
     device: str | DeviceSpec = "spyre",
     numerics: Numerics = "dl16",
-    passes: str | None = None,
+    passes: str | Sequence[Pass] | None = None,
     plan: Mapping[str, Any] | None = None,
     hook: Hook | None = None,
     progress: Progress = silent,
 ) -> Program:
-    """Compile a model: the path of an ``.onnx`` or ``.sir`` file, or an ``onnx.ModelProto``.
+    """Compile a model: the path of an ``.onnx`` or ``.sir`` file, an ``onnx.ModelProto``, or a module
+    of the tensor stage.
 
     ``bind`` gives dynamic dimensions their size (by name, or ``"INPUT:AXIS"``); ``const`` gives
     inputs a fixed value; ``device`` is a name, a ``.toml`` path or a DeviceSpec; ``numerics`` is
-    the format tensors live in on the device; ``passes`` replaces the pipeline (as text); ``plan``
+    the format tensors live in on the device; ``passes`` replaces the pipeline (text, or passes); ``plan``
     pins decisions; ``hook`` is called after each pass.
 
     Raises SpyrecError (the model, an option or the plan is at fault), SimError (the device file
@@ -139,6 +140,8 @@ def import_model(model: Any, bind: Mapping[str, int], const: Mapping[str, Any]) 
             raise SpyrecError(
                 f"model {model}: its name must end in .onnx or .sir, which tells the kind of file"
             )
+    elif isinstance(model, Module):
+        return model
     elif type(model).__name__ != "ModelProto":
         raise SpyrecError(
             f"a model of type {type(model).__name__} cannot be compiled; expected a path or an "

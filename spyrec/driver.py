@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,14 +32,17 @@ class Compiled:
 
 
 def compile_module(
-    module: Module, target: Target, *, pipeline: str | None = None, plan: Mapping[str, Any] | None = None,
+    module: Module, target: Target, *, pipeline: str | Sequence[Pass] | None = None, plan: Mapping[str, Any] | None = None,
     hook: Hook | None = None, progress: Progress | None = None,
 ) -> Compiled:
-    """Run the pipeline (the usual one, or the one given as text) and generate code.
+    """Run the pipeline (the usual one, or the one given as text or as passes) and generate code.
 
     Raises SpyrecError when the model, the pipeline or the plan is at fault.
     """
-    passes = PIPELINE if pipeline is None else parse_pipeline(pipeline, registry())
+    if isinstance(pipeline, str):
+        passes = parse_pipeline(pipeline, registry())
+    else:
+        passes = PIPELINE if pipeline is None else tuple(pipeline)
     if plan is not None:
         passes = pinned_pipeline(passes, parse_plan(plan))
     watch = hook or no_hook

@@ -19,8 +19,11 @@ MAX_ELEMENTS = 4096
 class Grower:
     """Grows a graph op by op. ``values`` are what later ops may read."""
 
-    def __init__(self, draw: Callable[[st.SearchStrategy[Any]], Any], floats: str) -> None:
+    def __init__(
+        self, draw: Callable[[st.SearchStrategy[Any]], Any], floats: str, smooth: bool
+    ) -> None:
         self.draw = draw
+        self.smooth = smooth
         self.float = DTYPES[floats]
         self.builder = Builder()
         self.args: list[Value] = []
@@ -55,8 +58,8 @@ class Grower:
 
 
 def _unary(g: Grower, x: Value) -> Value:
-    names = "neg abs exp tanh sigmoid sin relu silu gelu erf floor sign softplus square identity"
-    name = g.pick(names.split())
+    names = "neg abs exp tanh sigmoid sin relu silu gelu erf softplus square identity"
+    name = g.pick((names if g.smooth else f"{names} floor sign").split())
     return g.op(name, g.op("clip", x, min=-8.0, max=8.0) if name == "exp" else x)
 
 
@@ -186,26 +189,36 @@ GROWTH: tuple[tuple[int, int, Callable[[Grower, Value], Value]], ...] = (
 )  # fmt: skip
 """Least and greatest rank of the operand, and how an op is put on it."""
 
+JUMPS = (_select, _cast)
+"""What turns a small error into a large one."""
+
 
 @st.composite
 def modules(
-    draw: Callable[[st.SearchStrategy[Any]], Any], max_ops: int = 8, floats: str = "f32"
+    draw: Callable[[st.SearchStrategy[Any]], Any],
+    max_ops: int = 8,
+    floats: str = "f32",
+    smooth: bool = False,
+    widths: tuple[int, ...] = (1, 2, 3, 4, 5),
 ) -> Module:
     """A valid module with one to three inputs and outputs and about ``max_ops`` ops at most.
 
-    Float tensors are of type ``floats``; dimensions are small numbers. Values stay moderate
-    enough for comparisons, but not for equality of rounded ones.
+    Float tensors are of type ``floats``; dimensions are small numbers, the last (or the channels) is
+    one of ``widths``. Values stay moderate enough for comparisons, but not for equality of rounded
+    ones: with ``smooth`` no op makes a jump of a small error.
     """
-    g = Grower(draw, floats)
+    g = Grower(draw, floats, smooth)
     for _ in range(g.int(1, 3)):
         if g.pick((True, True, False)):
-            g.arg(tuple(g.int(1, 5) for _ in range(g.int(0, 3))), floats)
+            lead = tuple(g.int(1, 5) for _ in range(g.int(-1, 2)))
+            g.arg((*lead, g.pick(widths)) if lead or g.pick((True, False)) else (), floats)
         else:
-            g.arg((g.int(1, 2), g.int(1, 4), g.int(3, 6), g.int(3, 6)), floats)
+            g.arg((g.int(1, 2), g.pick(widths), g.int(3, 6), g.int(3, 6)), floats)
     for _ in range(g.int(1, max_ops)):
         x = g.some()
         assert x is not None
         fits = [make for lo, hi, make in GROWTH if lo <= x.type.rank <= hi]
+        fits = [make for make in fits if not (smooth and make in JUMPS)]
         grown = g.pick(fits)(g, x)
         if grown.type.size <= MAX_ELEMENTS:
             g.values.append(grown)

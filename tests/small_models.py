@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,11 +70,12 @@ class Outcome:
 
 
 def run_binary(
-    m: Module, numerics: Numerics = "dl16", pipeline: str | None = None, seed: int = 0
+    m: Module, numerics: Numerics = "dl16", pipeline: str | None = None, seed: int = 0,
+    plan: Mapping[str, Any] | None = None,
 ) -> Outcome:
     """Compile, run with everything poisoned, compare with the interpreter in float32."""
     target = Target(load_device(), numerics)
-    program = compile_module(m, target, pipeline=pipeline).program
+    program = compile_module(m, target, pipeline=pipeline, plan=plan).program
     inputs = random_inputs(m, seed)
     want = interp.run(m, inputs)
     packed = {

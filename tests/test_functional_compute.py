@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_machine import acc, blank_memory, kernel, lx, op, written
+from small_machine import SMALL, acc, blank_memory, kernel, lx, op, written
 
+from spyrec.sim.cost import cost_of
+from spyrec.sim.extent import trip_numbers
 from spyrec.sim.formats import encode
 from spyrec.sim.functional_pt import mm
 from spyrec.sim.functional_vec import vec
@@ -134,6 +136,94 @@ def test_eight_bit_factors() -> None:
     mm(instr, memory, HERE)
     wide = values.astype(np.int64)
     assert (acc_values(memory)[:2] == wide[:2] @ wide[2:66]).all()
+
+
+@given(
+    st.sampled_from(["f32", "f16"]), st.sampled_from(["f32", "f16"]), st.integers(1, 100),
+    st.booleans(),
+)
+@settings(deadline=None)
+def test_a_group_of_32_bit_factors_is_two_sticks(a: str, b: str, k: int, poison: bool) -> None:
+    rows, groups = 3, 2
+    rng = np.random.default_rng(k)
+    x = rng.integers(-9, 10, (rows, k)).astype(np.float32)
+    w = rng.integers(-9, 10, (k, groups * 64)).astype(np.float32)
+    memory = blank_memory(poison)
+    own = memory.lx[0]
+
+    def put(at: int, values: np.ndarray, dtype: str) -> int:
+        """Write rows of 64 one after the other; sticks a row takes."""
+        bits = encode(values, dtype)
+        own.data[at * 128 : at * 128 + bits.nbytes] = bits.reshape(-1).view(np.uint8)
+        own.valid[at : at + bits.nbytes // 128] = True
+        return bits.itemsize // 2
+
+    chunks = -(-k // 64)
+    left = np.zeros((chunks, rows, 64), np.float32)
+    for c in range(chunks):
+        left[c, :, : k - 64 * c] = x[:, 64 * c : 64 * c + 64]
+    wide_a = put(0, left.reshape(-1, 64), a)
+    for g in range(groups):
+        wide_b = put(20 + 200 * g, w[:, 64 * g : 64 * g + 64], b)
+    instr = op(
+        "mm", (1, rows, 1, 1, chunks, groups),
+        (acc(0, 0, 1, 0, 0, 0, rows), lx(0, 0, wide_a, 0, 0, rows * wide_a, 0, dtype=a),
+         lx(20, 0, 0, 0, 0, 64 * wide_b, 200, dtype=b)),
+        imm={"k_valid": k},
+    )  # fmt: skip
+    mm(instr, memory, HERE)
+    got = acc_values(memory)[: rows * groups].reshape(groups, rows, 64)
+    assert (np.concatenate(list(got), axis=1) == x @ w).all()
+
+
+@given(st.integers(1, 400), st.integers(1, 3), st.booleans())
+@settings(deadline=None)
+def test_k_valid_counts_through_the_loops_of_the_limit(k: int, chunks: int, outer: bool) -> None:
+    memory = blank_memory(poison=True)
+    own = memory.lx[0]
+    rng = np.random.default_rng(k)
+    x, w = rng.integers(-9, 10, k), rng.integers(-9, 10, (k, 64))
+    lanes = np.full(-(-k // 64) * 64, np.nan, np.float32)
+    lanes[:k] = x
+    own.data.view(np.float16).reshape(-1, 64)[: len(lanes) // 64] = lanes.reshape(-1, 64)
+    own.data.view(np.float16).reshape(-1, 64)[10 : 10 + k] = w
+    own.valid[: len(lanes) // 64] = own.valid[10 : 10 + k] = True
+    loops = (0, chunks) if outer else (chunks,)
+    limits = (None, None, None, None, Limit(-(-k // 64), loops), None)
+    instr = replace(
+        op("mm", (1, 1, 1, 1, chunks, 1),
+           (acc(0), lx(0, 0, 0, 0, 0, 1, loops=loops, **F16),
+            lx(10, 0, 0, 0, 0, 64, loops=tuple(64 * n for n in loops), **F16)),
+           imm={"k_valid": k, "acc_levels": 1 << outer}),
+        limits=limits,
+    )  # fmt: skip
+    trips = -(-len(lanes) // (64 * chunks)) + 1  # the last one has nothing left
+    for trip in range(trips):
+        mm(instr, memory, Moment(0, (5, trip) if outer else (trip,)))
+    assert (acc_values(memory)[0] == x @ w).all()
+    cost = cost_of(instr, kernel(), SMALL, trip_numbers((1, trips) if outer else (trips,)))
+    assert int(cost.macs.sum()) == k * 64
+    assert (cost.work[:-1] > 0).all() and cost.work[-1, 0] == 0
+
+
+@given(st.integers(1, 400), st.integers(1, 3))
+@settings(deadline=None)
+def test_lane_valid_counts_through_the_loops_of_the_limit(count: int, groups: int) -> None:
+    memory = blank_memory(poison=True)
+    own = memory.lx[0]
+    values = np.full(-(-count // 64) * 64, np.nan, np.float32)
+    values[:count] = np.random.default_rng(count).integers(-9, 10, count)
+    own.data.view(np.float16)[: len(values)] = values
+    own.valid[: len(values) // 64] = True
+    instr = replace(
+        op("vec", (groups,), (lx(200, 0, dtype="f32"), lx(0, 1, loops=(groups,), **F16)),
+           imm={"reduce": 1, "axes": 1, "lanes": 1, "lane_dim": 0, "lane_valid": count,
+                "acc_levels": 1}),
+        limits=(Limit(len(values) // 64, (groups,)),),
+    )  # fmt: skip
+    for trip in range(-(-len(values) // (64 * groups)) + 1):
+        vec(instr, with_program(MicroProgram(1)), memory, Moment(0, (trip,)))
+    assert own.data[200 * 128 :][:4].view(np.float32)[0] == values[:count].sum()
 
 
 def with_program(program: MicroProgram) -> Kernel:

@@ -68,9 +68,13 @@ class MoveEmitter:
         assert self.result.type.layout is not None
         self.tile_layout = Layout.stick(self.nest.tile, self.result.type.dtype.bits, self.result.type.layout.stick_dim)
         self.dst_buffer = Buffer("dst", 2) if "dst" in self.slot_at else None
+        self.cleared = Buffer("cleared")  # a home that was filled before the pieces come
 
     def run(self) -> Body:
         root = Body()
+        if (home := self._home(self.result)) is not None:
+            self._fill(root, home, (self.cleared,))
+            root.scoped += [self.cleared] * bool(root.items)
         for t, mine in enumerate(tile_boxes(self.nest, self.nest.tile)):
             empty = tuple((0, 0) for _ in self.nest.extents)
             boxes = mine + (empty,) * (self.ctx.cores - len(mine))
@@ -78,7 +82,7 @@ class MoveEmitter:
             if self.direct:
                 self._direct(body, boxes, t % 2)
             else:
-                self._shuffled(body, boxes, t % 2, t == 0)
+                self._shuffled(body, boxes, t % 2)
             root.items.append(LoopStmt(1, body))
         return root
 
@@ -109,7 +113,7 @@ class MoveEmitter:
             elif source.space == "lx":
                 self._sticks(body, "ms", "store", p, ranges, source, out, (), ())
             elif out.space == "lx":
-                self._sticks(body, "ml", "load", p, ranges, source, out, (), ())
+                self._sticks(body, "ml", "load", p, ranges, source, out, (self.cleared,), ())
             else:
                 assert self.dst_buffer is not None
                 mid = self._dst(boxes, slot)
@@ -167,7 +171,7 @@ class MoveEmitter:
 
     # Element shuffles ------------------------------------------------------------------------
 
-    def _shuffled(self, body: Body, boxes: tuple[Box, ...], slot: int, first: bool) -> None:
+    def _shuffled(self, body: Body, boxes: tuple[Box, ...], slot: int) -> None:
         home = self._home(self.result)
         if home is None:
             assert self.dst_buffer is not None
@@ -178,8 +182,8 @@ class MoveEmitter:
         for i, v in enumerate(self.op.operands):
             if i in self.sources:
                 windows[i] = self._fetch(body, i, v, boxes, slot)
-        if home is None or first:  # later tiles must not wipe what earlier ones put into a home
-            self._fill(body, boxes, out, writes)
+        if home is None:
+            self._fill(body, out, writes)
         for p in self.pieces:
             ranges = [clip_piece(p, b, self.nest.name) if all(n for _, n in b) else tuple((0, 0) for _ in p.counts) for b in boxes]
             source = self._home(self.op.operands[p.operand]) or windows.get(p.operand)
@@ -228,9 +232,10 @@ class MoveEmitter:
         )
         body.items.append(Stmt(unit, Instr(name, tuple(counts), (None,) * len(counts), operands, where=self._mask(where)), reads, writes))
 
-    def _fill(self, body: Body, boxes: tuple[Box, ...], out: Region, writes: tuple[Buffer, ...]) -> None:
+    def _fill(self, body: Body, out: Region, writes: tuple[Buffer, ...]) -> None:
         """Before pieces that leave gaps, or that end before the last stick of a group of wide elements
-        (which readers take whole): the whole result tile takes the fill value."""
+        (which readers take whole): the whole region takes the fill value."""
+        assert out.boxes is not None
         total = 1
         for e in rank1(self.result.type):
             total *= e
@@ -241,12 +246,12 @@ class MoveEmitter:
                 size *= n
             covered += size
         stick = out.layout.stick_dim
-        ragged = any(0 < (start + size) % GROUP <= out.layout.lanes and size for start, size in (b[stick] for b in boxes))
+        ragged = any(0 < (start + size) % GROUP <= out.layout.lanes and size for start, size in (b[stick] for b in out.boxes))
         if covered >= total and not (out.layout.bits > 16 and ragged):
             return
         value = float(region_head(self.op).attrs["fill"])  # type: ignore[arg-type]
         elements = out.layout.sticks * out.layout.lanes
-        where = [c for c, b in enumerate(boxes) if all(n for _, n in b)]
+        where = [c for c, b in enumerate(out.boxes) if all(n for _, n in b)]
         bits = out.layout.bits
         instr = Instr("fill", (elements,), (None,), (Operand("lx", out.address * out.layout.lanes, (1,)),),
                       {"bits": bits, "value": self._bits(value)}, where=self._mask(where))

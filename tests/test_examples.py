@@ -1,0 +1,33 @@
+"""The examples do what they say."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples"
+
+
+def run(script: str, *args: str, cwd: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / script), *args],
+        capture_output=True, text=True, cwd=cwd, env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_quick_start_compiles_and_runs_the_encoder(tmp_path: Path) -> None:
+    run("make_models.py", "demo", cwd=tmp_path)
+    assert re.fullmatch(r"[\d.]+ us, outputs \['hidden'\]\n", run("quick_start.py", cwd=tmp_path))
+
+
+def test_the_ten_line_pass_saves_cycles(tmp_path: Path) -> None:
+    lines = run("merge_matmuls.py", cwd=tmp_path).splitlines()
+    cycles = [int(line.split()[1]) for line in lines]
+    assert [line.split()[0] for line in lines] == ["canonicalize", "merge-matmuls"]
+    assert cycles[1] < 0.8 * cycles[0]
