@@ -1,10 +1,12 @@
-"""Errors of the machine side. Same manners as the compiler's: which object, expected, got, what would fix it."""
+"""Errors of the machine side. Same manners as the compiler's: which object, expected, got, what
+would fix it."""
 
 from __future__ import annotations
 
 
 class SimError(Exception):
-    """Base of all errors an object file, a listing, a device file or a run is at fault for (exit code 1)."""
+    """Base of all errors an object file, a listing, a device file or a run is at fault for (exit
+    code 1)."""
 
 
 class DeviceError(SimError):

@@ -171,7 +171,8 @@ def _waits(waits: tuple[Wait, ...]) -> Waits:
 
 def _signals(signals: tuple[Signal, ...], core: int, cores: int) -> Signals:
     return tuple(
-        (core_value(s.token, core), s.n, _targets(core_value(s.cores, core), cores)) for s in signals
+        (core_value(s.token, core), s.n, _targets(core_value(s.cores, core), cores))
+        for s in signals
     )
 
 

@@ -42,8 +42,8 @@ class Wait:
 class Signal:
     """On completion add ``n`` to ``token`` on this core, or on each core of the bit mask ``cores``.
 
-    The token may differ from core to core, so that each core of a group has a counter of its own on the core it
-    reports to: credits of several cores in one counter could not be told apart.
+    The token may differ from core to core, so that each core of a group has a counter of its own
+    on the core it reports to: credits of several cores in one counter could not be told apart.
     """
 
     token: Num
@@ -53,7 +53,8 @@ class Signal:
 
 @dataclass(frozen=True)
 class Limit:
-    """A tail: the effective count of a dimension is ``clamp(start - sum(loops[l] * trip[l]), 0, count)``."""
+    """A tail: the effective count of a dimension is
+    ``clamp(start - sum(loops[l] * trip[l]), 0, count)``."""
 
     start: Num
     loops: tuple[int, ...] = ()
@@ -64,8 +65,8 @@ class Guard:
     """A bounds test on an operand: element i is inside when
     ``0 <= origin + sum(strides[d] * i[d]) + sum(loops[l] * trip[l]) < extent``.
 
-    What lies outside is not transferred by a load or store, and reads as the instruction's ``fill`` in a compute
-    instruction.
+    What lies outside is not transferred by a load or store, and reads as the instruction's ``fill``
+    in a compute instruction.
     """
 
     origin: Num
@@ -87,13 +88,13 @@ class Rotate:
 class Operand:
     """A strided view of a memory.
 
-    Address of element i = ``base + sum(strides[d] * i[d]) + sum(loops[l] * trip[l]) + rotate``, in units
-    of: sticks (128 B) for ``hbm`` and ``lx``; 64-lane fp32 groups for ``acc``; for both operands of
-    ``shuf`` elements of the operand's dtype.
+    Address of element i = ``base + sum(strides[d] * i[d]) + sum(loops[l] * trip[l]) + rotate``, in
+    units of: sticks (128 B) for ``hbm`` and ``lx``; 64-lane fp32 groups for ``acc``; for both
+    operands of ``shuf`` elements of the operand's dtype.
 
-    ``symbol`` names the formal HBM parameter the address is relative to (bound at launch); "" otherwise.
-    ``dtype`` is what compute instructions decode ("dl16", "f16", "f32", "i32", ...). ``splat`` (vector
-    sources): lane 0 of each group is used for all lanes.
+    ``symbol`` names the formal HBM parameter the address is relative to (bound at launch); ""
+    otherwise. ``dtype`` is what compute instructions decode ("dl16", "f16", "f32", "i32", ...).
+    ``splat`` (vector sources): lane 0 of each group is used for all lanes.
     """
 
     space: Space
@@ -109,7 +110,8 @@ class Operand:
 
 @dataclass(frozen=True)
 class MicroOp:
-    """One step of a vector micro-program in SSA: ``args`` index inputs, then constants, then earlier steps."""
+    """One step of a vector micro-program in SSA: ``args`` index inputs, then constants, then
+    earlier steps."""
 
     op: str
     args: tuple[int, ...]
@@ -117,8 +119,9 @@ class MicroOp:
 
 @dataclass(frozen=True)
 class MicroProgram:
-    """What the vector unit computes per lane: ``n_inputs`` source operands, constants, steps; the last
-    step (or, with no steps, input 0) is the result. Registers are fp32, or int32 for i32 operands."""
+    """What the vector unit computes per lane: ``n_inputs`` source operands, constants, steps; the
+    last step (or, with no steps, input 0) is the result. Registers are fp32, or int32 for i32
+    operands."""
 
     n_inputs: int
     constants: tuple[float, ...] = ()
@@ -130,9 +133,10 @@ class Instr:
     """One instruction.
 
     ``counts`` are the iteration dimensions, outermost first. ``operands[0]`` is the destination.
-    ``imm`` holds the opcode's immediates (see OPCODES). ``note`` indexes the kernel's provenance list.
-    ``where`` is a predicate: a bit mask of the cores that execute it (0: all); the others skip it entirely,
-    its waits and signals included (so one core of a group can issue a multicast load for all of it).
+    ``imm`` holds the opcode's immediates (see OPCODES). ``note`` indexes the kernel's provenance
+    list. ``where`` is a predicate: a bit mask of the cores that execute it (0: all); the others
+    skip it entirely, its waits and signals included (so one core of a group can issue a multicast
+    load for all of it).
     """
 
     op: str
@@ -148,7 +152,8 @@ class Instr:
 
 @dataclass(frozen=True)
 class Loop:
-    """A counted loop; the trip number of the loop at depth l is ``trip[l]`` in the formulas above."""
+    """A counted loop; the trip number of the loop at depth l is ``trip[l]`` in the formulas
+    above."""
 
     count: int
     body: tuple[Instr | Loop, ...]
@@ -159,8 +164,9 @@ Stream = tuple[Instr | Loop, ...]
 
 @dataclass(frozen=True)
 class OpcodeDef:
-    """``unit`` runs it; ``operands`` names its operands (a trailing * may repeat); ``imms`` its immediates
-    with their defaults; ``dims`` what the iteration dimensions mean, "" for any up to MAX_DIMS."""
+    """``unit`` runs it; ``operands`` names its operands (a trailing * may repeat); ``imms`` its
+    immediates with their defaults; ``dims`` what the iteration dimensions mean, None for any up to
+    MAX_DIMS."""
 
     code: int
     unit: tuple[str, ...]
@@ -174,59 +180,68 @@ OPCODES: dict[str, OpcodeDef] = {
     "sync": OpcodeDef(1, UNITS, (), {}, (), "only waits and signals; takes no time"),
     "load": OpcodeDef(
         2, ("ml",), ("dst", "src"), {"cores": 0}, None,
-        "copy sticks from HBM to scratchpad; with a core mask the sticks arrive at the same address on every core of "
-        "the mask (multicast)",
+        "copy sticks from HBM to scratchpad; with a core mask the sticks arrive at the same "
+        "address on every core of the mask (multicast)",
     ),
     "gather": OpcodeDef(
         3, ("ml",), ("dst", "table", "index"), {"stride": 1, "rows": 0}, None,
-        "load in which HBM address gains index[i0] * stride sticks, i0 the first dimension; index is a packed int32 "
-        "list in scratchpad (one element per i0, its base in sticks); an index outside 0..rows-1 is an error",
+        "load in which HBM address gains index[i0] * stride sticks, i0 the first dimension; index "
+        "is a packed int32 list in scratchpad (one element per i0, its base in sticks); an index "
+        "outside 0..rows-1 is an error",
     ),
     "store": OpcodeDef(4, ("ms",), ("dst", "src"), {}, None, "copy sticks from scratchpad to HBM"),
     "send": OpcodeDef(
         5, ("rs",), ("dst", "src"), {"cores": 0}, None,
-        "copy sticks from this core's scratchpad to the scratchpads of the cores in the mask, over the ring; signals "
-        "fire when the last byte has arrived",
+        "copy sticks from this core's scratchpad to the scratchpads of the cores in the mask, over "
+        "the ring; signals fire when the last byte has arrived",
     ),
     "recv": OpcodeDef(
         6, ("rr",), (), {"fragments": 1}, (),
-        "take delivery: waits for the tokens of `fragments` incoming sends, then signals local units",
+        "take delivery: waits for the tokens of `fragments` incoming sends, then signals local "
+        "units",
     ),
     "mm": OpcodeDef(
-        7, ("pt",), ("acc", "a", "b"), {"k_valid": 64, "acc_levels": 0, "init": 1}, ("r0", "r1", "t0", "t1", "kc", "n"),
-        "acc[r0,r1,n,:] += sum over t0,t1,kc,k<64 of a[r0,r1,t0,t1,kc,lane k] * b[t0,t1,kc,row k,n,:]; row k of b lies k "
-        "sticks after its base, 2k when b is 32 bits wide (a group of a is then 2 sticks too); k_valid: elements that exist "
-        "along kc, counted through the loops as the limit of kc counts groups: with L = sum(loops[l] * trip[l]) of that "
-        "limit (0 without one) lanes of a with (L + kc)*64 + k >= k_valid count as zero and their b rows are not read; with "
-        "init=1 acc is overwritten instead of added to when the trip of every loop in the bit set acc_levels is 0; acc "
-        "holds fp32; a guarded-out a reads 0",
+        7, ("pt",), ("acc", "a", "b"), {"k_valid": 64, "acc_levels": 0, "init": 1},
+        ("r0", "r1", "t0", "t1", "kc", "n"),
+        "acc[r0,r1,n,:] += sum over t0,t1,kc,k<64 of a[r0,r1,t0,t1,kc,lane k] * b[t0,t1,kc,row "
+        "k,n,:]; row k of b lies k sticks after its base, 2k when b is 32 bits wide (a group of a "
+        "is then 2 sticks too); k_valid: elements that exist along kc, counted through the loops "
+        "as the limit of kc counts groups: with L = sum(loops[l] * trip[l]) of that limit (0 "
+        "without one) lanes of a with (L + kc)*64 + k >= k_valid count as zero and their b rows "
+        "are not read; with init=1 acc is overwritten instead of added to when the trip of every "
+        "loop in the bit set acc_levels is 0; acc holds fp32; a guarded-out a reads 0",
     ),
     "vec": OpcodeDef(
         8, ("sfp",), ("dst", "src*"),
-        {"program": 0, "reduce": 0, "axes": 0, "lanes": 0, "lane_dim": -1, "lane_valid": 0, "fill": 0, "acc_levels": 0,
-         "init": 1},
+        {"program": 0, "reduce": 0, "axes": 0, "lanes": 0, "lane_dim": -1, "lane_valid": 0,
+         "fill": 0, "acc_levels": 0, "init": 1},
         None,
-        "dst = program(src...) for every lane of every iteration point. reduce (0 none, 1 sum, 2 max, 3 min, 4 prod) "
-        "folds over the dimensions in the bit set axes and, with lanes=1, over the 64 lanes (result in lane 0, other "
-        "lanes undefined). lane_valid: elements that exist along dimension lane_dim (64 a step), counted through the loops "
-        "of that dimension's limit as k_valid of mm is; lanes beyond are left out of a lane reduction; 0: all exist. fill: float32 bit pattern a guarded-out source reads as. With init=0 "
-        "or a non-zero trip in acc_levels a reduction is folded into what dst holds",
+        "dst = program(src...) for every lane of every iteration point. reduce (0 none, 1 sum, 2 "
+        "max, 3 min, 4 prod) folds over the dimensions in the bit set axes and, with lanes=1, over "
+        "the 64 lanes (result in lane 0, other lanes undefined). lane_valid: elements that exist "
+        "along dimension lane_dim (64 a step), counted through the loops of that dimension's limit "
+        "as k_valid of mm is; lanes beyond are left out of a lane reduction; 0: all exist. fill: "
+        "float32 bit pattern a guarded-out source reads as. With init=0 or a non-zero trip in "
+        "acc_levels a reduction is folded into what dst holds",
     ),
     "shuf": OpcodeDef(
         9, ("sfp",), ("dst", "src"), {"bits": 16}, None,
-        "element-granular copy inside the scratchpad; iteration dimensions, bases and strides count elements of `bits` "
-        "bits; guarded-out source elements read as 0 bits; guarded-out destination elements are not written",
+        "element-granular copy inside the scratchpad; iteration dimensions, bases and strides "
+        "count elements of `bits` bits; guarded-out source elements read as 0 bits; guarded-out "
+        "destination elements are not written",
     ),
     "fill": OpcodeDef(
         10, ("sfp",), ("dst",), {"bits": 16, "value": 0}, None,
-        "write the bit pattern `value` to elements of the scratchpad; dimensions, base and strides count elements",
+        "write the bit pattern `value` to elements of the scratchpad; dimensions, base and strides "
+        "count elements",
     ),
 }
 
 # Micro-op -> arity. Costs (cycles per 64-lane group and corelet) stand in the device file.
 MICRO_OPS: dict[str, int] = {
-    "copy": 1, "neg": 1, "abs": 1, "recip": 1, "sqrt": 1, "rsqrt": 1, "exp": 1, "log": 1, "tanh": 1, "sigmoid": 1,
-    "sin": 1, "cos": 1, "floor": 1, "ceil": 1, "round": 1, "sign": 1, "isnan": 1, "isinf": 1, "not": 1, "i2f": 1, "f2i": 1,
+    "copy": 1, "neg": 1, "abs": 1, "recip": 1, "sqrt": 1, "rsqrt": 1, "exp": 1, "log": 1, "tanh": 1,
+    "sigmoid": 1, "sin": 1, "cos": 1, "floor": 1, "ceil": 1, "round": 1, "sign": 1, "isnan": 1,
+    "isinf": 1, "not": 1, "i2f": 1, "f2i": 1,
     "add": 2, "sub": 2, "mul": 2, "div": 2, "max": 2, "min": 2, "mod": 2,
     "eq": 2, "ne": 2, "lt": 2, "le": 2, "gt": 2, "ge": 2, "and": 2, "or": 2, "xor": 2, "where": 3,
 }
@@ -242,9 +257,10 @@ class Note:
 
 @dataclass(frozen=True)
 class Kernel:
-    """``streams``: unit -> instructions. ``params``: formal HBM symbols in order. ``cores``: how many cores (numbered
-    from 0) run it. ``lx_bytes``: scratchpad high-water mark per core, planned. ``info``: facts for the report
-    (``macs``, ``tiles``, ``ops`` text, ...), never used by the engine."""
+    """``streams``: unit -> instructions. ``params``: formal HBM symbols in order. ``cores``: how
+    many cores (numbered from 0) run it. ``lx_bytes``: scratchpad high-water mark per core, planned.
+    ``info``: facts for the report (``macs``, ``tiles``, ``ops`` text, ...), never used by the
+    engine."""
 
     name: str
     streams: Mapping[str, Stream]
@@ -258,10 +274,12 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Buffer:
-    """A named piece of HBM. ``kind``: "input", "output", "const" or "temp". ``address``: byte address, 128-aligned.
+    """A named piece of HBM. ``kind``: "input", "output", "const" or "temp". ``address``: byte
+    address, 128-aligned.
 
-    ``meta`` is what the host needs to pack or unpack it (dtype, shape, layout text, device dtype, model name); the
-    simulator never reads it. ``data``: the bytes of a constant, exactly ``size`` long.
+    ``meta`` is what the host needs to pack or unpack it (dtype, shape, layout text, device dtype,
+    model name); the simulator never reads it. ``data``: the bytes of a constant, exactly ``size``
+    long.
     """
 
     name: str
@@ -274,9 +292,10 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Launch:
-    """One run of ``kernel`` (index). ``args``: for each formal parameter (buffer name, byte offset). ``after``: indices of earlier
-    launches whose completion raises GO. ``early``: units may start instructions that do not wait for GO
-    while the previous launch still runs (the planner proved the scratchpads disjoint)."""
+    """One run of ``kernel`` (index). ``args``: for each formal parameter (buffer name, byte
+    offset). ``after``: indices of earlier launches whose completion raises GO. ``early``: units may
+    start instructions that do not wait for GO while the previous launch still runs (the planner
+    proved the scratchpads disjoint)."""
 
     kernel: int
     args: tuple[tuple[str, int], ...] = ()
@@ -295,7 +314,9 @@ class Program:
     meta: Mapping[str, str] = field(default_factory=dict)
 
 
-def instructions(stream: Stream, loops: tuple[int, ...] = ()) -> Iterator[tuple[Instr, tuple[int, ...]]]:
+def instructions(
+    stream: Stream, loops: tuple[int, ...] = ()
+) -> Iterator[tuple[Instr, tuple[int, ...]]]:
     """Each instruction of a stream once, with the trip counts of the loops around it."""
     for item in stream:
         if isinstance(item, Loop):

@@ -43,7 +43,13 @@ class LaunchStats:
 
     @property
     def cycles(self) -> int:
-        return self.end_cycle - self.start_cycle
+        """From GO to the end: what it loaded early, while the launch before ran, is not its time."""
+        return self.end_cycle - self.go_cycle
+
+    @property
+    def prefetch_cycles(self) -> int:
+        """How long before GO its first instruction began."""
+        return max(0, self.go_cycle - self.start_cycle)
 
     @property
     def pt_busy_cycles(self) -> int:

@@ -59,7 +59,7 @@ class ChromeTrace:
     def finished(self, stats: LaunchStats) -> None:
         args = {"launch": stats.index, "bound": stats.bound, "macs": stats.macs}
         lane = stats.index % 2  # two launches may be in flight
-        self._slice(stats.kernel, LAUNCHES, lane, stats.start_cycle, stats.end_cycle, args)
+        self._slice(stats.kernel, LAUNCHES, lane, stats.go_cycle, stats.end_cycle, args)
 
     def close(self) -> None:
         """End the file. Nothing may be added afterwards."""

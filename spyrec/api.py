@@ -186,6 +186,7 @@ def simulate(
     ``inputs``: arrays by model input name, in the model's own element types and shapes; random ones
     from ``seed`` when None. ``timing_only`` counts cycles without computing numbers. ``device``
     replaces the machine the program was compiled for. ``trace``: where to write a Chrome trace.
+    On a busy machine start Python with OPENBLAS_NUM_THREADS=1: the matrices are small.
 
     Raises SpyrecError (inputs do not fit), SimError (the program breaks a rule of the machine),
     OSError (the trace cannot be written).

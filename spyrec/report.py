@@ -131,7 +131,7 @@ def _row(kernel: Kernel, device: DeviceSpec, stats: LaunchStats) -> KernelRow:
         ops=_ops(kernel),
         source=tuple(dict.fromkeys(node for note in kernel.notes for node in note.nodes)),
         count=1,
-        start_cycle=stats.start_cycle,
+        start_cycle=stats.go_cycle,
         cycles=stats.cycles,
         us=us,
         cores=int(kernel.info.get("cores", stats.cores_used)),

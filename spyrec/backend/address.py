@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from spyrec.ir.errors import PassError
 from spyrec.ir.layout import Layout
 from spyrec.passes.kernel import GROUP, Box, Map, Nest
 from spyrec.sim.isa import Guard, Limit, Num
@@ -104,6 +105,34 @@ def limit(frame: Frame, dim: int, count: int, unit: int, path: Sequence[int]) ->
         return None
     loops = tuple(step if d == dim else 0 for d in path)
     return Limit(num([s or min(live, default=0) for s in sizes]), loops if any(loops) else ())
+
+
+def with_tails(
+    frame: Frame, dims: Sequence[int], counts: Sequence[Num], limits: Sequence[Limit | None], path: Sequence[int],
+    free: Sequence[int],
+) -> list[Limit | None]:
+    """The limits of an instruction, so that it also does nothing on trips beyond a core's part of ``dims``: looped
+    dimensions that it does not iterate.
+
+    For each one of the positions ``free`` that has no limit takes its count times the trips left. PassError when
+    none is left.
+    """
+    out = list(limits)
+    for d in dims:
+        tail = limit(frame, d, 1, frame.nest.tile[d], path)
+        if tail is None:
+            continue
+        at = next((i for i in free if out[i] is None and isinstance(counts[i], int)), None)
+        if at is None:
+            raise PassError(
+                f"codegen: {frame.nest.name} has no dimension left to end the loop over {frame.nest.dim_names[d]} with; "
+                f"divide it evenly over the cores (from {frame.nest.op.loc})"
+            )
+        count = counts[at]
+        assert isinstance(count, int)
+        sizes = tail.start if isinstance(tail.start, tuple) else (tail.start,)
+        out[at] = Limit(num([n * count for n in sizes]), tuple(n * count for n in tail.loops))
+    return out
 
 
 def border(

@@ -25,6 +25,7 @@ from .address import (
     num,
     strides_along,
     unit_of,
+    with_tails,
 )
 from .micro import Micro
 from .streams import Body, Buffer, LoopStmt, Stmt
@@ -221,7 +222,8 @@ class NestEmitter:
     def _load(self, op: Op, body: Body, path: tuple[int, ...]) -> None:
         i = int(op.attrs["operand"])  # type: ignore[arg-type]
         outside, m = self.op.operands[i], self.nest.maps[i]
-        if outside in self.ctx.scalars:
+        factor = self.nest.kind == "contract" and i < 2  # the matrix unit takes no immediates
+        if outside in self.ctx.scalars and not factor:
             self.scalar[op.result] = self.ctx.scalars[outside]
             return
         if outside in self.ctx.homes:
@@ -399,8 +401,12 @@ class NestEmitter:
         folded = [i for i, d in enumerate(path) if d not in nest.parallel]
         imm: dict[str, Num] = {"k_valid": nest.extents[nest.k],
                                "acc_levels": sum(1 << i for i in folded), "init": 1}
-        instr = Instr("mm", tuple(counts[put[d]] if d is not None else 1 for d in slots),
-                      tuple(limits[put[d]] if d is not None else None for d in slots), operands, imm, where=self.where)
+        all_counts = tuple(counts[put[d]] if d is not None else 1 for d in slots)
+        ends = with_tails(
+            self.frame, [d for d in path if d in nest.parallel and d not in slots], all_counts,
+            [limits[put[d]] if d is not None else None for d in slots], path, (0, 1, 5, 2, 3),
+        )
+        instr = Instr("mm", all_counts, tuple(ends), operands, imm, where=self.where)
         reads = tuple(p.buffer for p in (a, b) if p.buffer is not None)
         assert acc.buffer is not None
         what = f"%{op.result.name} = {op.attrs['head']}"
@@ -428,8 +434,10 @@ class NestEmitter:
         reducing = next((o for o in ops if o.name == head), None) if head else None
         place = carried or self._result_place(op, body, path, stored)
         self.place[op.result] = place
-        dims = self._vector_dims([self.place[v].map for _, v in tensors] + [place.map])
+        dims, alone = self._vector_dims([self.place[v].map for _, v in tensors] + [place.map], path)
         pairs, counts, limits = self._iteration(dims, path)
+        kept = [i for i, d in enumerate(dims) if spans(place.map, d) and d != nest.stick]
+        limits = with_tails(self.frame, alone, counts, limits, path, kept)
         micro = Micro([(a, v.type.dtype) for a, v in tensors], scalars)
         for o in ops:
             if o is reducing and o.name == "conv":
@@ -463,17 +471,18 @@ class NestEmitter:
     def _source_format(self, place: Place, v: Value) -> str:
         return "f32" if place.space == "acc" else self.ctx.format(v.type.dtype)
 
-    def _vector_dims(self, maps: Sequence[Map]) -> list[int]:
+    def _vector_dims(self, maps: Sequence[Map], path: tuple[int, ...]) -> tuple[list[int], list[int]]:
         """Kernel dimensions the instruction iterates: all that some operand varies along and a tile holds more
-        than one of; lanes' dimension always."""
+        than one of; lanes' dimension always. Looped ones of one step that end early on some core are iterated too
+        while there is room, and given apart when there is none."""
         nest = self.nest
         used = {d for m in maps for d in range(len(nest.extents)) if spans(m, d)}
         dims = [d for d in sorted(used) if nest.tile[d] > 1 or d == nest.stick]
-        if nest.stick not in dims and nest.stick >= 0 and nest.stick in used:
-            dims.append(nest.stick)
         if len(dims) > 6:
             raise PassError(f"codegen: {nest.name} iterates {len(dims)} dimensions at once, six exist (from {self.op.loc})")
-        return dims
+        early = [d for d in sorted(used) if d not in dims and d in path and limit(self.frame, d, 1, 1, path) is not None]
+        room = 6 - len(dims)
+        return sorted(dims + early[:room]), early[room:]
 
     def _result_place(self, op: Op, body: Body, path: tuple[int, ...], stored: int | None) -> Place:
         if stored is not None and self.op.results[stored] in self.ctx.homes:
