@@ -74,6 +74,22 @@ def print_type(type_: TensorType) -> str:
     return f"tensor<{', '.join([dims + type_.dtype.name, *extra])}>"
 
 
+def module_line(module: Module) -> str:
+    """What error notes quote of a module."""
+    return f"module {quote(module.name)}"
+
+
+def input_line(value: Value) -> str:
+    """The line of an input, as printed."""
+    return f"input {_declared(value)}"
+
+
+def output_line(module: Module, i: int) -> str:
+    """The line of output number ``i``, as printed; a missing name or value is left out."""
+    names, values = module.output_names[i : i + 1], module.body.results[i : i + 1]
+    return f"output {''.join(map(quote, names))} = {''.join(value_text(v.name) for v in values)}"
+
+
 def print_attr(value: Attr) -> str:
     """An attribute's text. Long arrays are elided."""
     return _attr(value, _elided)

@@ -17,8 +17,9 @@ from .dense import element_texts
 from .errors import SpyrecError
 from .literals import quote, value_text
 from .ops import OPS, infer
-from .printer import print_head, print_type
+from .printer import input_line, module_line, output_line, print_head, print_type
 from .rounding import int_range, round_to
+from .rules_kernel import Found, has_home, is_affine_nest, tiles_cover
 from .types import DType, Sym, TensorType
 
 
@@ -41,8 +42,6 @@ DEVICE_TYPES = ("dl16", "f16", "bf16", "f32", "f8e4m3", "i32", "i8", "i4", "bool
 
 _SAMPLE = 1 << 16  # elements of a constant that are looked at one by one
 
-Found = tuple[Op | str, str]  # where (an op, or another line of the text), and what is wrong
-
 
 @dataclass(frozen=True)
 class Rule:
@@ -51,20 +50,6 @@ class Rule:
     number: int
     sentence: str
     check: Callable[[Module, str], Iterator[Found]]
-
-
-def module_line(module: Module) -> str:
-    return f"module {quote(module.name)}"
-
-
-def input_line(value: Value) -> str:
-    return f"input {value_text(value.name)}: {print_type(value.type)}"
-
-
-def output_line(module: Module, i: int) -> str:
-    """As printed; the side that is missing, name or value, is left out."""
-    names, values = module.output_names[i : i + 1], module.body.results[i : i + 1]
-    return f"output {''.join(map(quote, names))} = {''.join(value_text(v.name) for v in values)}"
 
 
 def _stage_known(module: Module, stage: str) -> Iterator[Found]:
@@ -189,7 +174,9 @@ def _legal_ops(module: Module, stage: str) -> Iterator[Found]:
     if stage not in STAGES:
         return
     for op in module.body.ops:
-        if op.name in OPS and STAGES[stage].top not in OPS[op.name].stages:
+        if op.name in OPS and OPS[op.name].family == "tile":
+            yield op, f"{op.name} may stand only inside a kernel{_from(op)}"
+        elif op.name in OPS and STAGES[stage].top not in OPS[op.name].stages:
             sentence = (
                 f"{op.name} may not stand at the {stage} stage, "
                 f"only at: {', '.join(sorted(OPS[op.name].stages)) or 'none'}{_from(op)}"
@@ -322,4 +309,7 @@ RULES: tuple[Rule, ...] = (
     Rule(13, "Kernels read and write element types that the device has.", _device_types),
     Rule(14, "In a laid-out module all that kernels read or write has a layout.", _laid_out),
     Rule(15, "A layout has the shape and the element width of its tensor.", _layouts_fit),
+    Rule(16, "A kernel's attributes describe an affine nest and its division.", is_affine_nest),
+    Rule(17, "Each core holds what it reads of a tensor in the scratchpads.", has_home),
+    Rule(18, "A tile body loads what varies and stores each result once.", tiles_cover),
 )

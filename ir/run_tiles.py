@@ -1,7 +1,7 @@
 """What a tiled kernel means: each core runs the body on its own part, tile by tile, in numpy.
 
-Tiles have the shape their types say. What lies beyond a core's range is NaN where the type has one, so
-a result that depends on it shows; so does an element of a result that no core stores.
+Tiles have the shape their types say. What lies beyond a core's range is NaN where the type has one,
+so a result that depends on it shows; so does an element of a result that no core stores.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from .core import Block, Op, Value
 from .errors import SpyrecError
 from .evaluate import Array, Evaluator, conform, evaluator
+from .ops import attributes
 from .ops.reduce import greatest_of, least_of
 from .tiles import Box, Nest, clip, window
 from .types import TensorType
@@ -53,6 +54,7 @@ class _Kernel:
         self.results = [_unwritten(v.type.static_shape or (1,), v.type) for v in op.results]
         self.observe = observe
         self.steps: dict[Op, list[_Step]] = {}
+        self.fills: dict[Op, float] = {}
 
     def block(self, block: Block, env: dict[Value, Array], here: Box) -> None:
         """Run tile ops on the ranges ``here`` of the kernel dimensions."""
@@ -87,28 +89,34 @@ class _Kernel:
         return carried
 
     def _load(self, op: Op, here: Box) -> Array:
-        """Folded dimensions are filled to the whole tile; parallel ones end where the range does."""
+        """Folded dimensions are filled up to the tile; parallel ones end where the range does."""
         index, nest = _index(op, "operand"), self.nest
         array, shape = self.arrays[index], op.result.type.static_shape
         wanted = tuple(
-            (start, size if d in nest.parallel else nest.tile[d]) for d, (start, size) in enumerate(here)
+            (start, size if d in nest.parallel else max(size, nest.tile[d]))
+            for d, (start, size) in enumerate(here)
         )
         box = window(nest.maps[index], wanted)
         if any(size > n for (_, size), n in zip(box, shape, strict=True)):
             raise SpyrecError(
                 f"load: the window of operand {index} is {[n for _, n in box]} here, its tile is "
-                f"{list(shape)}; load it inside the loops it varies with (from {op.loc})"
+                f"{list(shape)}; load it inside the loops it varies with (from {nest.op.loc})"
             )
         inside = clip(box, array.shape)
         found = array[_slices(inside)]
         if found.shape == shape:
             return found
         tile = _unwritten(shape, op.result.type)
-        tile[tuple(slice(0, size) for _, size in box)] = _limited(_number(op, "fill"), tile.dtype)
+        tile[tuple(slice(0, size) for _, size in box)] = _limited(self._fill(op), tile.dtype)
         if found.size:
             offsets = tuple((a - b, n) for (a, n), (b, _) in zip(inside, box, strict=True))
             tile[_slices(offsets)] = found
         return tile
+
+    def _fill(self, op: Op) -> float:
+        if op not in self.fills:
+            self.fills[op] = float(attributes(op)["fill"])  # type: ignore[arg-type]
+        return self.fills[op]
 
     def _store(self, op: Op, tile: Array, here: Box) -> None:
         index = _index(op, "result")

@@ -1,9 +1,9 @@
-"""The arithmetic of `kernel` ops: an affine nest with named dimensions, cut over cores and into tiles.
+"""The arithmetic of `kernel` ops: an affine nest of dimensions, cut over cores and into tiles.
 
-A kernel's attributes: ``name``, ``kind``, ``dims`` ((name, extent), ...), ``maps`` (one affine map per
-operand), ``out_maps`` (one per result); later ``parts``, ``core_order``, ``grains``, ``tile``, ``loops``. An
-affine map is a tuple with one ``(offset, coefs)`` per tensor dimension, ``coefs`` having one entry per
-kernel dimension.
+A kernel's attributes: ``name``, ``kind``, ``dims`` ((name, extent), ...), ``maps`` (one affine map
+per operand), ``out_maps`` (one per result); later ``parts``, ``core_order``, ``grains``, ``tile``,
+``loops``. An affine map is a tuple with one ``(offset, coefs)`` per tensor dimension, ``coefs``
+having one entry per kernel dimension.
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ GROUP = 64  # elements the vector unit and the matrix unit's columns handle toge
 
 @dataclass(frozen=True)
 class Nest:
-    """A kernel op seen as an affine nest. ``stick`` is the kernel dimension that runs along the lanes of the
-    results; ``k`` the one along the lanes of the matrix unit's first operand (contract only, else -1)."""
+    """A kernel op seen as an affine nest.
+
+    ``stick`` is the kernel dimension that runs along the lanes of the results; ``k`` the one along
+    the lanes of the matrix unit's first operand (contract only, else -1).
+    """
 
     op: Op
 
@@ -61,11 +64,13 @@ class Nest:
     @cached_property
     def parallel(self) -> frozenset[int]:
         """Dimensions that index a result: they may be divided among cores."""
-        return frozenset(d for m in self.out_maps for _, coefs in m for d, c in enumerate(coefs) if c)
+        rows = [coefs for m in self.out_maps for _, coefs in m]
+        return frozenset(d for coefs in rows for d, c in enumerate(coefs) if c)
 
     @cached_property
     def whole(self) -> frozenset[int]:
-        """Dimensions neither divided nor tiled (a vec kernel reduces over them and reuses the result)."""
+        """Dimensions neither divided nor tiled: a vec kernel reduces over them and reuses the
+        result."""
         return frozenset(self.op.attrs.get("whole", ()))  # type: ignore[arg-type]
 
     @cached_property
@@ -120,13 +125,14 @@ class Nest:
         return tuple(max(r[d][1] for r in self.core_ranges) for d in range(len(self.extents)))
 
     def trips(self, dim: int) -> int:
-        """Trips of the loop over ``dim`` (equal on all cores; the last ones may be short or empty)."""
+        """Trips of the loop over ``dim``: equal on all cores; the last may be short or empty."""
         return max(1, -(-self.local[dim] // self.tile[dim]))
 
 
 @lru_cache(maxsize=4096)
 def _core_ranges(
-    extents: tuple[int, ...], parts: tuple[int, ...], grains: tuple[int, ...], order: tuple[int, ...]
+    extents: tuple[int, ...], parts: tuple[int, ...], grains: tuple[int, ...],
+    order: tuple[int, ...],
 ) -> tuple[Box, ...]:
     points = [split_points(e, p, g) for e, p, g in zip(extents, parts, grains, strict=True)]
     cores = 1
@@ -144,7 +150,7 @@ def _core_ranges(
 def window(m: Map, ranges: Sequence[Range]) -> Box:
     """Bounding (start, size) per tensor dimension of an affine map over a box of kernel ranges.
 
-    May stick out of the tensor (borders). A dimension is empty when one of the ranges it depends on is.
+    May stick out of the tensor (borders). A dimension is empty when a range it depends on is.
     """
     out = []
     for offset, coefs in m:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from .core import Module, Op, walk
 from .errors import SpyrecError, VerifyError
 from .literals import quote
-from .printer import print_head
-from .rules import RULES, input_line, module_line, output_line
+from .printer import input_line, module_line, output_line, print_head
+from .rules import RULES
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,8 @@ class CoreAllocation:
                 for r, m in zip(op.results, nest.out_maps, strict=True):
                     owners[r] = owned_boxes(nest, m, rank1(r.type))
             ops.append(op)
-        return replace(module, body=replace(module.body, ops=tuple(ops)))
+        divided = replace(module, body=replace(module.body, ops=tuple(ops)))
+        return divided.with_attrs(cores=target.device.cores.count)
 
     def _divide(
         self,
@@ -283,7 +284,7 @@ def move_units(op: Op) -> tuple[tuple[int, ...], tuple[int, ...]]:
         for piece in pieces(op):
             coefs = [
                 (abs(c), piece.counts[i])
-                for i, c in enumerate(piece.dst[d][1])
+                for i, c in enumerate(piece.dst.rows[d][1])
                 if c and piece.counts[i] > 1
             ]
             if len(coefs) > 1:

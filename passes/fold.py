@@ -13,13 +13,15 @@ from spyrec.ir.interp import run_op
 
 from .dce import remove_dead
 from .emit import FOLD_LIMIT, Emit, Facts, may_fold
+from .legalize_dtypes import is_exact_scalar
 from .manager import Target
 
 
 @dataclass(frozen=True)
 class Fold:
     """Compute what is known. A result larger than ``limit`` elements is kept as an op if it also
-    is larger than its operands together (so a broadcast scalar stays a scalar).
+    is larger than its operands together (so a broadcast scalar stays a scalar). After
+    legalize-dtypes the cast of a float scalar stays too: it is free and would cost accuracy here.
 
     >>> from spyrec.ir.parser import parse_module
     >>> from spyrec.ir.printer import print_module
@@ -50,8 +52,12 @@ class Fold:
 def fold_constants(module: Module, limit: int = FOLD_LIMIT) -> Module:
     """The module with constant ops computed, and the constants nobody reads any more dropped."""
     facts = Facts()
+    legal = "numerics" in module.attrs
 
     def step(op: Op, builder: Builder) -> Sequence[Value] | None:
+        if legal and op.name == "cast" and is_exact_scalar(op):
+            facts.note(op)
+            return None
         arrays = _known_operands(op, facts, limit)
         if arrays is None:
             facts.note(op)

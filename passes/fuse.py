@@ -16,6 +16,7 @@ from spyrec.ir.types import TensorType
 
 from .groups import Group, Grouper, is_depthwise
 from .kernel import GROUP, Map, identity_map, rank1
+from .kernel_body import exact_scalars, region
 from .manager import Target
 from .primitives import REDUCTIONS
 from .rules_reduce import ints
@@ -44,7 +45,8 @@ class Fuse:
     lx_share: float = 0.4  # of the scratchpad a fused tile may plan with
 
     def run(self, module: Module, target: Target) -> Module:
-        module = _split_reductions(_own_outputs(module), target.device.cores.count)
+        module = _own_outputs(exact_scalars(module))
+        module = _split_reductions(module, target.device.cores.count)
         groups = Grouper(module, int(target.device.lx.usable_bytes * self.lx_share)).run()
         build = _KernelBuilder(module)
         for group in groups:
@@ -181,17 +183,10 @@ class _KernelBuilder:
         ``shared``.
         """
         operands = (*head, *shared)
-        args = tuple(self.builder.value(v.name, v.type) for v in operands)
-        inner: dict[Value, Value] = dict(zip(shared, args[len(head) :], strict=True))
-        body: list[Op] = []
-        for op in ops:
-            made = tuple(self.builder.value(r.name, r.type) for r in op.results)
-            reads = (
-                args[: len(head)] if head and op is ops[0] else tuple(inner[v] for v in op.operands)
-            )
-            body.append(replace(op, operands=reads, results=made))
-            inner.update(zip(op.results, made, strict=True))
-        block = Block(args, tuple(body), tuple(inner[r] for r in results))
+        if kind in ("move", "gather"):
+            block = self._plain_block(ops, operands, results)
+        else:
+            block = region(self.builder, ops, head, shared, results, kind == "contract")
         attrs: dict[str, Attr] = {
             "name": f"k{self.count}_{_title(ops)}",
             "kind": kind,
@@ -215,6 +210,17 @@ class _KernelBuilder:
             )
         )
         self.mapped.update(zip(results, outer, strict=True))
+
+    def _plain_block(
+        self, ops: list[Op], operands: tuple[Value, ...], results: tuple[Value, ...]
+    ) -> Block:
+        """The body of a kernel that only moves elements: they keep their type."""
+        (op,) = ops
+        args = tuple(self.builder.value(v.name, v.type) for v in operands)
+        made = tuple(self.builder.value(r.name, r.type) for r in op.results)
+        inner = dict(zip(op.results, made, strict=True))
+        body = (replace(op, operands=args, results=made),)
+        return Block(args, body, tuple(inner[r] for r in results))
 
     def _move(self, op: Op) -> None:
         spec = as_move(op)

@@ -14,10 +14,11 @@ from .manager import Target
 
 @dataclass(frozen=True)
 class HbmPlan:
-    """Weights, inputs and outputs get addresses of their own; intermediate tensors share a pool by lifetime.
+    """Weights, inputs and outputs get addresses of their own; intermediate tensors share a pool by
+    lifetime.
 
-    Sets ``hbm`` = ((value name, address, bytes), ...) on the module. CapacityError when a tensor or the sum
-    does not fit the card.
+    Sets ``hbm`` = ((value name, address, bytes), ...) on the module. CapacityError when a tensor or
+    the sum does not fit the card.
     """
 
     name: ClassVar[str] = "hbm"
@@ -40,8 +41,11 @@ class HbmPlan:
                 else:
                     at = [module.body.ops.index(u) for u, _ in readers.get(v, [])]
                     spans.append(Span(v.name, size_bytes(v), i, max(at, default=i)))
-        too_large = [f"hbm: {_described(module, s)}, the card has {gib(device.hbm.bytes)}; split the tensor in the model"
-                     for s in spans if s.size > device.hbm.bytes]
+        card = gib(device.hbm.bytes)
+        too_large = [
+            f"hbm: {_described(module, s)}, the card has {card}; split the tensor in the model"
+            for s in spans if s.size > device.hbm.bytes
+        ]
         if too_large:
             raise CapacityError("\n".join(too_large))
         fixed = [s for s in spans if (s.first, s.last) == (0, end)]
@@ -50,8 +54,8 @@ class HbmPlan:
         if top > device.hbm.bytes:
             largest = max(spans, key=lambda s: s.size)
             raise CapacityError(
-                f"hbm: the program needs {gib(top)}, the card has {gib(device.hbm.bytes)}; its largest tensor "
-                f"{_described(module, largest)}; make the batch smaller or the tensors fewer"
+                f"hbm: the program needs {gib(top)}, the card has {card}; its largest tensor "
+                f"{_described(module, largest)}; make the batch smaller"
             )
         where |= pool
         table = tuple((s.name, where[s.name], s.size) for s in spans)

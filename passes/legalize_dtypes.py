@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from spyrec.ir.core import Block, Builder, Module, Op, Value
+from spyrec.ir.core import Block, Builder, Loc, Module, Op, Value
 from spyrec.ir.errors import PassError
 from spyrec.ir.rounding import FORMATS, int_range, round_to
 from spyrec.ir.types import DTYPES, DType
@@ -19,12 +19,14 @@ from spyrec.ir.types import DTYPES, DType
 from .emit import Array, Emit, Facts
 from .manager import Numerics, Target
 from .primitives import is_primitive
+from .sensitive import before_logarithms
 
 FLOAT: dict[Numerics, DType] = {
     "dl16": DTYPES["dl16"],
     "ieee16": DTYPES["f16"],
     "fp32": DTYPES["f32"],
 }
+F32 = DTYPES["f32"]
 I32 = DTYPES["i32"]
 
 
@@ -37,8 +39,11 @@ class LegalizeDtypes:
     Float constants are rounded; what lies beyond the 16-bit format (infinities too: the card has
     none) becomes its largest finite value, and a scalar that would round to zero its smallest
     one, so that an epsilon still keeps a division from failing. With ``exact_scalars`` float
-    scalars stay f32 and are cast where they are used, which rounds only if the cast is not
-    inside a fused kernel.
+    scalars keep their fraction: they stay f32, with a cast behind that ``fuse`` drops where the
+    reader is elementwise, as the vector unit has its scalars as fp32 immediates.
+
+    With ``exact_logs`` what lies between the inputs and a logarithm of small numbers stays f32
+    (see ``sensitive``): 16 bits would lose what the logarithm then shows.
 
     Integer casts that would wrap in the model's narrow type wrap here too, by arithmetic,
     unless their range is known to fit.
@@ -68,14 +73,17 @@ class LegalizeDtypes:
 
     name: ClassVar[str] = "legalize-dtypes"
     summary: ClassVar[str] = "Gives every tensor an element type that the machine has."
-    exact_scalars: bool = False
+    exact_scalars: bool = True
+    exact_logs: bool = True
 
     def run(self, module: Module, target: Target) -> Module:
-        legal = legalize(module, target.numerics, self.exact_scalars)
+        legal = legalize(module, target.numerics, self.exact_scalars, self.exact_logs)
         return legal.with_attrs(device=target.device.name)
 
 
-def legalize(module: Module, numerics: Numerics, exact_scalars: bool = False) -> Module:
+def legalize(
+    module: Module, numerics: Numerics, exact_scalars: bool = False, exact_logs: bool = False
+) -> Module:
     """The module with element types of the machine.
 
     PassError if an op is not primitive, or an integer constant does not fit 32 bits.
@@ -83,9 +91,10 @@ def legalize(module: Module, numerics: Numerics, exact_scalars: bool = False) ->
     left = sorted({op.name for op in module.body.ops if not is_primitive(op)})
     if left:
         raise PassError(f"legalize-dtypes: {', '.join(left)} is not primitive; run decompose first")
-    return _Legalizer(module, FLOAT[numerics], exact_scalars).run().with_attrs(
-        host_types=_host_types(module), numerics=numerics
-    )
+    narrow = FLOAT[numerics].bits == 16
+    exact = before_logarithms(module) if exact_logs and narrow else frozenset()
+    made = _Legalizer(module, FLOAT[numerics], exact_scalars, exact).run()
+    return made.with_attrs(host_types=_host_types(module), numerics=numerics)
 
 
 def _host_types(module: Module) -> tuple[tuple[str, str], ...]:
@@ -100,17 +109,22 @@ def _host_types(module: Module) -> tuple[tuple[str, str], ...]:
 class _Legalizer:
     """One walk over the module; ``mapped`` holds what stands for each value."""
 
-    def __init__(self, module: Module, float_: DType, exact_scalars: bool) -> None:
+    def __init__(
+        self, module: Module, float_: DType, exact_scalars: bool, exact: frozenset[Value]
+    ) -> None:
         self.module = module
         self.float = float_
         self.exact_scalars = exact_scalars and float_.bits == 16
+        self.exact = exact
+        self.constants = {op.result: op for op in module.body.ops if op.name == "constant"}
+        self.typed: dict[tuple[Value, DType], Value] = {}
         self.builder = Builder()
         self.facts = Facts()
         self.mapped: dict[Value, Value] = {}
 
     def run(self) -> Module:
         args = tuple(
-            self.builder.value(v.name, v.type.with_(dtype=self.device_type(v.type.dtype)))
+            self.builder.value(v.name, v.type.with_(dtype=self.device_type(v)))
             for v in self.module.body.args
         )
         self.mapped.update(zip(self.module.body.args, args, strict=True))
@@ -119,18 +133,42 @@ class _Legalizer:
         results = tuple(self.mapped[v] for v in self.module.body.results)
         return replace(self.module, body=Block(args, tuple(self.builder.ops), results))
 
-    def device_type(self, dtype: DType) -> DType:
-        return {"float": self.float, "int": I32, "bool": dtype}[dtype.kind]
+    def device_type(self, v: Value) -> DType:
+        if v.type.dtype.kind == "float":
+            return F32 if v in self.exact else self.float
+        return {"int": I32, "bool": v.type.dtype}[v.type.dtype.kind]
 
     def convert(self, op: Op) -> Value:
-        operands = [self.mapped[v] for v in op.operands]
         match op.name:
             case "constant":
                 return self.constant(op)
             case "cast":
-                return self.cast(op, operands[0])
-            case _:
-                return self.emit(op, op.name, operands, dict(op.attrs))
+                return self.cast(op, self.mapped[op.operands[0]])
+            case "log" if op.operands[0] in self.exact:
+                log = self.emit(op, "log", [self.mapped[op.operands[0]]], {})
+                return self.emit(op, "cast", [log], {"to": self.device_type(op.result)})
+        kind = F32 if op.result in self.exact else self.float
+        operands = [self.read(v, kind) for v in op.operands]
+        return self.emit(op, op.name, operands, dict(op.attrs))
+
+    def read(self, v: Value, kind: DType) -> Value:
+        """What stands for ``v``; a float in the format ``kind``."""
+        here = self.mapped[v]
+        if v.type.dtype.kind != "float" or here.type.dtype == kind:
+            return here
+        if (v, kind) not in self.typed:
+            self.typed[v, kind] = self._retyped(v, here, kind)
+        return self.typed[v, kind]
+
+    def _retyped(self, v: Value, here: Value, kind: DType) -> Value:
+        if v not in self.constants:
+            maker = self.facts.producers.get(here)
+            loc = Loc((v.name,)) if maker is None else maker.loc
+            made = self.builder.op("cast", [here], loc=loc, hint=v.name, to=kind)
+            self.facts.note(made)
+            return made.result
+        op = self.constants[v]
+        return self.add_constant(op, saturated(np.asarray(op.attrs["value"]), kind), kind)
 
     def emit(self, op: Op, name: str, operands: Sequence[Value], attrs: dict[str, Any]) -> Value:
         value = attrs.get("value")
@@ -141,12 +179,13 @@ class _Legalizer:
         return made.result
 
     def constant(self, op: Op) -> Value:
-        array, dtype = op.attrs["value"], self.device_type(op.result.type.dtype)
+        array, dtype = op.attrs["value"], self.device_type(op.result)
         assert isinstance(array, np.ndarray)
         if dtype.kind == "int":
             _check_range(op, array)
         if dtype.kind == "float" and self.exact_scalars and array.size == 1:
-            wide = self.add_constant(op, saturated(array, DTYPES["f32"]), DTYPES["f32"])
+            exact = np.asarray(within(array, self.float), np.float32)
+            wide = self.add_constant(op, exact, F32)
             return self.emit(op, "cast", [wide], {"to": self.float})
         legal = saturated(array, dtype) if dtype.kind == "float" else array.astype(dtype.np_dtype)
         return self.add_constant(op, legal, dtype)
@@ -165,9 +204,8 @@ class _Legalizer:
                     x = self._saturate(emit, x, to)
                 case "int":
                     x = self._wrap(emit, x, source, to)
-        if x.type.dtype == self.device_type(to):
-            return x
-        return self.emit(op, "cast", [x], {"to": self.device_type(to)})
+        kind = self.device_type(op.result)
+        return x if x.type.dtype == kind else self.emit(op, "cast", [x], {"to": kind})
 
     def _saturate(self, e: Emit, x: Value, to: DType) -> Value:
         """A float cast to a narrow integer stops at its ends."""
@@ -204,12 +242,28 @@ def saturated(array: Array, dtype: DType) -> Array:
     a 16-bit format, a scalar that is not zero stays so. NaN stays."""
     if dtype.bits > 16:
         return np.asarray(round_to(array, dtype))
+    return np.asarray(round_to(within(array, dtype), dtype))
+
+
+def within(array: Array, dtype: DType) -> Array:
+    """The array in float64, its magnitudes at most the largest of a 16-bit format; that of a scalar
+    other than zero at least the smallest."""
     largest, smallest = float_limits(dtype)
-    wide = np.asarray(np.clip(array.astype(np.float64), -largest, largest))
-    rounded = np.asarray(round_to(wide, dtype))
-    if array.size == 1 and np.any(wide) and not np.any(rounded):
-        return np.asarray(round_to(np.asarray(np.copysign(smallest, wide)), dtype))
-    return rounded
+    inside = np.asarray(np.clip(array.astype(np.float64), -largest, largest))
+    if array.size == 1 and np.any(inside):
+        inside = np.copysign(np.maximum(np.abs(inside), smallest), inside)
+    return np.asarray(inside)
+
+
+def is_exact_scalar(cast: Op) -> bool:
+    """Whether the cast rounds one float32 number to a 16-bit format."""
+    to, source = cast.result.type, cast.operands[0].type
+    return (
+        to.size == 1
+        and source.dtype.name == "f32"
+        and to.dtype.kind == "float"
+        and to.dtype.bits == 16
+    )
 
 
 def float_limits(dtype: DType) -> tuple[float, float]:

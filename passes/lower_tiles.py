@@ -75,6 +75,11 @@ class _Lowering:
         self.folded = [d for d in self.loops if d not in self.nest.parallel and d not in self.nest.whole]
         self.outer = [d for d in self.loops if d not in self.folded]
         self.maps = self._value_maps()
+        self.type_of = dict(zip(self.region.results, (r.type for r in op.results), strict=True))
+        self.sources = {
+            a: Value(a.name, TensorType(a.type.shape, v.type.dtype))
+            for a, v in zip(self.region.args, op.operands, strict=True)
+        }
         self.at: dict[int, list[Op]] = {d: [] for d in range(len(self.loops) + 1)}
         self.tile_of: dict[Value, Value] = {}
         self.depth_of: dict[Value, int] = {}
@@ -103,7 +108,7 @@ class _Lowering:
             tile = self.tile_of[r]
             after.append(Op("store", (tile,), (), MappingProxyType({"result": i}), (), self.op.loc))
         body = self._wrap(after)
-        region = Block(self.region.args, tuple(body), ())
+        region = Block(tuple(self.sources.values()), tuple(body), ())
         return replace(self.op.with_attrs(tiled=True), regions=(region,))
 
     def _load(self, v: Value, fill: float, limit: int | None = None) -> None:
@@ -116,10 +121,12 @@ class _Lowering:
         shape = tile_shape(m, self.nest.tile)
         outside = self.op.operands[self.region.args.index(v)].type.layout
         assert outside is not None
-        layout = Layout.stick(shape, v.type.dtype.bits, outside.stick_dim, memory_order(outside))
-        tile = self.names.value(f"{v.name}_tile", TensorType(shape, v.type.dtype, layout, "lx"))
+        source = self.sources[v]
+        kind = source.type.dtype
+        layout = Layout.stick(shape, kind.bits, outside.stick_dim, memory_order(outside))
+        tile = self.names.value(f"{v.name}_tile", TensorType(shape, kind, layout, "lx"))
         index = self.region.args.index(v)
-        self.at[depth].append(Op("load", (v,), (tile,), MappingProxyType({"operand": index, "fill": fill}), (), self.op.loc))
+        self.at[depth].append(Op("load", (source,), (tile,), MappingProxyType({"operand": index, "fill": fill}), (), self.op.loc))
         self.tile_of[v] = tile
 
     def _inner(self, head: Stage) -> list[Op]:
@@ -169,7 +176,7 @@ class _Lowering:
             shape = tile_shape(m, self.nest.tile)
         else:
             shape = self._part(rank1(v.type))
-        kind = v.type.dtype
+        kind = self.type_of.get(v, v.type).dtype
         heads = self.nest.kind != "vec" and stage is self.stages[0]
         wide = self._accumulates() if heads else v not in self.region.results
         if stage.head is not None and wide and not drained and kind.kind == "float":
@@ -224,6 +231,8 @@ class _Lowering:
             attrs["group"] = operands[0].type.static_shape[1]  # depthwise: a group for each channel of the tile
         if op.name == "broadcast_to":
             attrs["shape"] = self._part(rank1(op.result.type))
+        if op.name == "reshape":  # takes off a last dimension of extent 1, see stick-layout
+            attrs["shape"] = operands[0].type.static_shape[:-1]
         if op.name == "cast" and op.result.type.dtype.kind == "float":
             attrs["to"] = F32
         (type_,) = infer(op.name, [v.type for v in operands], attrs, op.loc)

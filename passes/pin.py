@@ -1,5 +1,5 @@
-"""Passes that carry a plan's pins to where decisions are taken: the tensors' before stick-layout, the kernels' before
-core-allocation; before tiling what only then can be judged is checked."""
+"""Passes that carry a plan's pins to where decisions are taken: the tensors' before stick-layout,
+the kernels' before core-allocation. Before tiling, what only then can be judged is checked."""
 
 from __future__ import annotations
 
@@ -13,15 +13,22 @@ from spyrec.ir.errors import PassError
 from .allocate import CoreAllocation
 from .kernel import Nest
 from .manager import Pass, Pipeline, Target
-from .pin_rules import kernel_problems, listed, makers, possible_sticks, tensor_problems, tile_problems
+from .pin_rules import (
+    kernel_problems,
+    listed,
+    makers,
+    possible_sticks,
+    tensor_problems,
+    tile_problems,
+)
 from .pins import FREE
-from .plan import KernelPins, Plan
+from .plan import NO_PLAN, KernelPins, Plan
 from .stick_layout import StickLayout
 from .tiling import Tiling
 
 
 def pinned_pipeline(passes: Pipeline, plan: Plan) -> Pipeline:
-    """The passes with those that pin the plan's decisions before the ones that would take them.
+    """The passes, with those that pin the plan's decisions before the ones that take them.
 
     PassError when the pipeline lacks one of stick-layout, core-allocation and tiling.
     """
@@ -38,7 +45,9 @@ def pinned_pipeline(passes: Pipeline, plan: Plan) -> Pipeline:
     names = [p.name for p in out]
     for needed in (StickLayout, CoreAllocation, Tiling):
         if needed.name not in names:
-            raise PassError(f"plan: the pipeline has no pass {needed.name}, which takes decisions of a plan")
+            raise PassError(
+                f"plan: the pipeline has no pass {needed.name}, which takes decisions of a plan"
+            )
     return tuple(out)
 
 
@@ -50,41 +59,48 @@ def refuse(problems: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class PinSticks:
-    """Set ``pin_sticks`` = ((tensor name, dimension), ...) on the module, for those that can be had; pin-kernels
-    reports the others."""
+    """Set ``pin_sticks`` = ((tensor name, dimension), ...) on the module, for those that can be
+    had; pin-kernels reports the others."""
 
     name: ClassVar[str] = "pin-sticks"
     summary: ClassVar[str] = "pins the stick dimensions that a plan gives"
-    plan: Plan = Plan()
+    plan: Plan = NO_PLAN
 
     def run(self, module: Module, target: Target) -> Module:
         made = makers(module)
         sticks = []
         for v in (*module.body.args, *made):
             pin = self.plan.tensors.get(v.name)
-            if pin is not None and pin.stick is not None and pin.stick in possible_sticks(v, made.get(v)):
+            if pin is None or pin.stick is None:
+                continue
+            if pin.stick in possible_sticks(v, made.get(v)):
                 sticks.append((v.name, pin.stick))
         return module.with_attrs(pin_sticks=tuple(sticks))
 
 
 @dataclass(frozen=True)
 class PinKernels:
-    """Set ``pin_parts``, ``pin_order``, ``pin_tile`` and ``pin_loops`` on kernels and ``pin_spaces`` on the module.
+    """Set ``pin_parts``, ``pin_order``, ``pin_tile`` and ``pin_loops`` on kernels and
+    ``pin_spaces`` on the module.
 
     Raises PassError with every pin that breaks a rule, sizes of tiles excepted: see PinTiles.
     """
 
     name: ClassVar[str] = "pin-kernels"
     summary: ClassVar[str] = "pins the cuts, loops and memories that a plan gives"
-    plan: Plan = Plan()
+    plan: Plan = NO_PLAN
     cores: int = 0  # 0: all the device has
 
     def run(self, module: Module, target: Target) -> Module:
         cores = min(self.cores or target.device.cores.count, target.device.cores.count)
         kernels = {str(op.attrs["name"]): op for op in module.body.ops if op.name == "kernel"}
         pins = self.plan.kernels
-        problems = [f"there is no kernel {n}; {listed(n, kernels)}" for n in pins if n not in kernels]
-        problems += [p for n in pins if n in kernels for p in kernel_problems(kernels[n], pins[n], cores)]
+        problems: list[str] = []
+        for n, pin in pins.items():
+            if n in kernels:
+                problems += kernel_problems(kernels[n], pin, cores)
+            else:
+                problems.append(f"there is no kernel {n}; {listed(n, kernels)}")
         problems += tensor_problems(module, self.plan.tensors)
         refuse(problems)
         ops = tuple(_pin(op, pins.get(str(op.attrs.get("name")))) for op in module.body.ops)
@@ -106,24 +122,28 @@ def _pin(op: Op, pins: KernelPins | None) -> Op:
 
 @dataclass(frozen=True)
 class PinTiles:
-    """Check the pinned tile sizes against the parts that cores got and the scratchpad, and that tensors pinned to
-    the scratchpad found room there. PassError with every problem."""
+    """Check the pinned tile sizes against the parts that cores got and the scratchpad, and that
+    tensors pinned to the scratchpad found room there. PassError with every problem."""
 
     name: ClassVar[str] = "pin-tiles"
     summary: ClassVar[str] = "checks the tiles that a plan gives"
-    plan: Plan = Plan()
+    plan: Plan = NO_PLAN
     share: float = 0.42  # of the scratchpad for one kernel's tiles, as the tiling pass has it
 
     def run(self, module: Module, target: Target) -> Module:
         usable = target.device.lx.usable_bytes
-        kernels = [op for op in module.body.ops if op.name == "kernel"]
-        problems = [p for op in kernels for p in tile_problems(op, target.device, int(usable * self.share))]
+        budget = int(usable * self.share)
+        problems: list[str] = []
+        for op in module.body.ops:
+            if op.name == "kernel":
+                problems += tile_problems(op, target.device, budget)
         for v, maker in makers(module).items():
             pin = self.plan.tensors.get(v.name)
             if pin is not None and pin.space == "lx" and v.type.space != "lx":
                 problems.append(
-                    f"tensor {v.name} is pinned to the scratchpads, but beside what else is pinned there it does not fit "
-                    f"into {usable / 2**20:.2f} MiB a core (from {maker.loc})"
+                    f"tensor {v.name} is pinned to the scratchpads, but beside what else is pinned "
+                    f"there it does not fit into {usable / 2**20:.2f} MiB a core "
+                    f"(from {maker.loc})"
                 )
         refuse(problems)
         return module

@@ -1,4 +1,5 @@
-"""The rules a pinned decision must keep. Each function yields one sentence for every pin that breaks one."""
+"""The rules a pinned decision must keep: each function yields a sentence for every pin that breaks
+one."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def makers(module: Module) -> dict[Value, Op]:
 
 
 def possible_sticks(v: Value, maker: Op | None) -> tuple[int, ...]:
-    """Dimensions that may run along the lanes of a model input (``maker`` None) or of a kernel's result."""
+    """Dimensions that may run along the lanes of a model input (``maker`` None) or of a kernel's
+    result."""
     every = tuple(range(len(rank1(v.type))))
     if maker is None:
         return every
@@ -56,7 +58,7 @@ def possible_sticks(v: Value, maker: Op | None) -> tuple[int, ...]:
 
 
 def tensor_problems(module: Module, pins: Mapping[str, TensorPins]) -> Iterator[str]:
-    """Of a module that is laid out: unknown tensors, sticks not taken, spaces a tensor cannot have."""
+    """Of a module that is laid out: unknown tensors, sticks not taken, spaces that cannot be."""
     made = makers(module)
     known = {v.name: v for v in (*module.body.args, *made)}
     constants = {op.result.name for op in module.body.ops if op.name == "constant"}
@@ -70,7 +72,8 @@ def tensor_problems(module: Module, pins: Mapping[str, TensorPins]) -> Iterator[
             v = known[name]
             yield from _stick_problems(v, made.get(v), pin.stick)
             if pin.space == "lx":
-                yield from _lx_problems(module, v, made.get(v), [op for op, _ in readers.get(v, [])])
+                who = [op for op, _ in readers.get(v, [])]
+                yield from _lx_problems(module, v, made.get(v), who)
 
 
 def _stick_problems(v: Value, maker: Op | None, stick: int | None) -> Iterator[str]:
@@ -78,33 +81,39 @@ def _stick_problems(v: Value, maker: Op | None, stick: int | None) -> Iterator[s
     if stick is None or stick == v.type.layout.stick_dim:
         return
     possible = possible_sticks(v, maker)
-    by = "a model input" if maker is None else f"the result of {maker.attrs['name']}"
+    by = "the model" if maker is None else str(maker.attrs["name"])
     if stick in possible:
-        yield f"tensor {v.name}: stick {stick} contradicts what is pinned for another result of the same kernel"
+        yield f"tensor {v.name}: stick {stick} contradicts the pin of another result of {by}"
     else:
         yield (
-            f"tensor {v.name}: {by} cannot have dimension {stick} along the lanes; "
+            f"tensor {v.name}: {by} cannot have its dimension {stick} along the lanes; "
             f"possible: {', '.join(map(str, possible))}"
         )
 
 
-def _lx_problems(module: Module, v: Value, maker: Op | None, readers: Sequence[Op]) -> Iterator[str]:
-    look_ups = [str(op.attrs["name"]) for op in readers if not readable(op)]
+def _lx_problems(
+    module: Module, v: Value, maker: Op | None, readers: Sequence[Op]
+) -> Iterator[str]:
+    look_ups = ", ".join(str(op.attrs["name"]) for op in readers if not readable(op))
+    where = f"tensor {v.name} cannot be pinned to the scratchpads"
     if maker is None:
-        yield f'tensor {v.name} is a model input, which lies in card memory: pin it to "hbm" or not at all'
+        yield f"{where}: it is a model input, which lies in card memory"
     elif v in module.body.results:
-        yield f'tensor {v.name} is a model output, which lies in card memory: pin it to "hbm" or not at all'
+        yield f"{where}: it is a model output, which lies in card memory"
     elif not readers:
-        yield f"tensor {v.name} has no reader, so it is not kept in the scratchpads"
+        yield f"{where}: nothing reads it"
     elif look_ups:
-        yield f"tensor {v.name} is read by the look-up {', '.join(look_ups)}, which reads card memory only"
+        yield f"{where}: {look_ups} looks it up, which works in card memory only"
 
 
 def kernel_problems(op: Op, pins: KernelPins, cores: int) -> Iterator[str]:
     """Of a kernel before it is divided: unknown dimensions, cuts and loops it cannot have."""
     nest = Nest(op)
     where = f"kernel {nest.name}"
-    named = {"parts": pins.parts, "core_order": pins.core_order or (), "tile": pins.tile, "loops": pins.loops or ()}
+    named = {
+        "parts": pins.parts, "core_order": pins.core_order or (),
+        "tile": pins.tile, "loops": pins.loops or (),
+    }  # fmt: skip
     for what, dims in named.items():
         for dim in dims:
             if dim not in nest.dim_names:
@@ -116,7 +125,8 @@ def kernel_problems(op: Op, pins: KernelPins, cores: int) -> Iterator[str]:
 def _parts_problems(nest: Nest, parts: Mapping[str, int], cores: int) -> Iterator[str]:
     total = prod(parts.values())
     if total > cores:
-        yield f"{' x '.join(f'{d}={n}' for d, n in parts.items())} are {total} parts, there are {cores} cores"
+        cuts = " x ".join(f"{d}={n}" for d, n in parts.items())
+        yield f"{cuts} are {total} parts, there are {cores} cores"
     units, grains = divisions(nest)
     movable = nest.kind in ("move", "gather")
     for d, name in enumerate(nest.dim_names):
@@ -124,12 +134,12 @@ def _parts_problems(nest: Nest, parts: Mapping[str, int], cores: int) -> Iterato
         if n == 1:
             continue
         if d in nest.whole:
-            yield f"{name} is folded and used again in one tile, so it stays whole, the plan asks for {n} parts"
+            yield f"{name} is folded and used again in one tile, so it stays whole; got {n} parts"
         elif d not in nest.parallel and not movable:
-            yield f"{name} is summed over, so it is not divided among cores, the plan asks for {n} parts"
+            yield f"{name} is summed over, so it is not divided among cores; got {n} parts"
         elif n > units[d]:
             unit = f" in steps of {grains[d]}" if grains[d] > 1 else ""
-            yield f"{name} = {nest.extents[d]} is cut{unit} into {units[d]} parts at most, the plan asks for {n}"
+            yield f"{name} = {nest.extents[d]} is cut{unit} into {units[d]} parts at most, got {n}"
 
 
 def _loop_problems(nest: Nest, loops: Sequence[str]) -> Iterator[str]:
@@ -154,8 +164,8 @@ def taps(nest: Nest) -> frozenset[int]:
 
 
 def tile_problems(op: Op, device: DeviceSpec, budget: int) -> Iterator[str]:
-    """Of a divided kernel: pinned tile sizes that its parts, the accumulators or ``budget`` bytes of scratchpad
-    do not allow."""
+    """Of a divided kernel: pinned tile sizes that its parts, the accumulators or ``budget`` bytes
+    of scratchpad do not allow."""
     nest = Nest(op)
     pins = pinned(nest, "tile")
     broken = False
@@ -172,22 +182,24 @@ def tile_problems(op: Op, device: DeviceSpec, budget: int) -> Iterator[str]:
         groups, most = -(-least[nest.stick] // GROUP) * rows, device.pt.acc_groups // 2
         if groups > most:
             yield (
-                f"kernel {nest.name}, tile: {rows} rows of {least[nest.stick]} columns take {groups} accumulator "
-                f"groups, half of the device's are {most}"
+                f"kernel {nest.name}, tile: {rows} rows of {least[nest.stick]} columns take "
+                f"{groups} accumulator groups, half of the device's are {most}"
             )
     if nest.kind == "gather":
         return
     size = move_bytes(nest, least) if nest.kind == "move" else tile_bytes(nest, least)
     if size > budget:
         yield (
-            f"kernel {nest.name}, tile: its buffers take {size / 2**20:.2f} MiB of scratchpad at least, the budget of "
-            f"one kernel is {budget / 2**20:.2f} MiB"
+            f"kernel {nest.name}, tile: its buffers take {size / 2**20:.2f} MiB of scratchpad at "
+            f"least, the budget of one kernel is {budget / 2**20:.2f} MiB"
         )
 
 
 def _least_tile(nest: Nest, pins: Counts) -> Counts:
     """The smallest tile with the pinned sizes."""
-    still = nest.whole | taps(nest) | ({nest.k} if nest.extents[nest.k] % GROUP and nest.kind == "contract" else set())
+    still = nest.whole | taps(nest)
+    if nest.kind == "contract" and nest.extents[nest.k] % GROUP:
+        still |= {nest.k}
     return tuple(
         p if p != FREE else n if d in still else min(n, nest.grain(d))
         for d, (p, n) in enumerate(zip(pins, nest.local, strict=True))
@@ -215,8 +227,8 @@ def _size_problem(nest: Nest, d: int, size: int) -> str | None:
 
 
 def one_by_one(nest: Nest) -> frozenset[int]:
-    """Dimensions that tiles hold one of: of a matrix kernel those shared by both factors and rows beyond two, of a
-    look-up all but the last of the indices', of others those beyond six."""
+    """Dimensions that tiles hold one of: of a matrix kernel those shared by both factors and rows
+    beyond two, of a look-up all but the last of the indices', of others those beyond six."""
     if nest.kind == "move":
         return frozenset()
     if nest.kind == "gather":

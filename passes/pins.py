@@ -1,4 +1,4 @@
-"""How planning passes read the decisions that a plan pins on a kernel (see pin.py, which writes them)."""
+"""How planning passes read the decisions that a plan pins on a kernel; pin.py writes them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ FREE = 0  # the entry of a dimension whose decision is not pinned
 
 def pinned(nest: Nest, what: str) -> Counts:
     """The pinned ``"parts"`` or ``"tile"`` of each dimension, FREE where the pass decides."""
-    return nest.op.attrs.get(f"pin_{what}", (FREE,) * len(nest.extents))  # type: ignore[return-value]
+    pins: Counts = nest.op.attrs.get(f"pin_{what}", ())  # type: ignore[assignment]
+    return pins or (FREE,) * len(nest.extents)
 
 
 def pinned_cuts(
     nest: Nest, units: Counts, budget: int, search: Callable[[Counts, int], Iterable[Counts]]
 ) -> Iterator[Counts]:
-    """The cuts ``search(units, budget)`` finds for the dimensions that are free, beside those pinned."""
+    """The cuts ``search(units, budget)`` finds for the free dimensions, beside the pinned ones."""
     pins = pinned(nest, "parts")
     free = tuple(u if p == FREE else 1 for u, p in zip(units, pins, strict=True))
     for cut in search(free, budget // prod(p for p in pins if p != FREE)):
@@ -32,7 +33,8 @@ def pinned_core_order(nest: Nest, dims: Sequence[int]) -> Counts:
 
 
 def pinned_loops(nest: Nest, dims: Sequence[int]) -> Counts:
-    """Looped dimensions in the pinned order; those it does not name come first, those that are summed over last."""
+    """Looped dimensions in the pinned order; those it does not name come first, those that are
+    summed over last."""
     place = _place(nest, "pin_loops")
     return tuple(sorted(dims, key=lambda d: (d in summed(nest), place(d))))
 

@@ -11,6 +11,7 @@ from .fold import Fold
 from .fuse import Fuse
 from .hbm_plan import HbmPlan
 from .legalize_dtypes import LegalizeDtypes
+from .limits import Limits
 from .lower_tiles import LowerTiles
 from .manager import Pass, Pipeline, Registry
 from .merge_moves import MergeMoves
@@ -28,6 +29,7 @@ PIPELINE: Pipeline = (
     Decompose(),  # what is left the device has
     Canonicalize(),  # rules leave reshapes and identities behind
     Fold(),  # and constants: masks, interpolation matrices, scaled weights
+    Limits(),  # what cannot fit is refused before the trial run of the next pass
     RangeScale(),  # while values are still float32: powers of two where 16 bits cannot reach
     LegalizeDtypes(),  # the device's own formats from here on
     Cse(),  # constants that became equal

@@ -60,8 +60,8 @@ def _print_option(value: Any) -> str:
         case None:
             return "none"
         case str():
-            word = re.fullmatch(_WORD, value)
-            return value if word and value not in _WORDS else json.dumps(value)
+            plain = re.fullmatch(_WORD, value) and value not in _WORDS and _number(value) is None
+            return value if plain else json.dumps(value)
         case tuple():
             return "(" + ",".join(_print_option(v) for v in value) + ")"
         case _:
@@ -122,12 +122,18 @@ def _option(text: str, tokens: list[_Token], at: int) -> tuple[Option, int]:
         return _WORDS[word], at + 1
     if word.startswith('"'):
         return _unquoted(text, tokens[at]), at + 1
+    number = _number(word)
+    return word if number is None else number, at + 1
+
+
+def _number(word: str) -> int | float | None:
+    """The number a word stands for ("inf" and "nan" are numbers too), or None."""
     for kind in (int, float):
         try:
-            return kind(word), at + 1
+            return kind(word)
         except ValueError:
             continue
-    return word, at + 1
+    return None
 
 
 def _unquoted(text: str, token: _Token) -> str:

@@ -1,5 +1,4 @@
-"""The plan: a compiler's decisions as data. Read from JSON to pin some of them, written in full from a compiled
-module with the numbers behind each choice."""
+"""The plan: the compiler's decisions as data, read from JSON to pin any of them."""
 
 from __future__ import annotations
 
@@ -19,9 +18,9 @@ SPACES = ("hbm", "lx")
 class KernelPins:
     """Decisions for one kernel, dimensions by name. What is left out the passes decide.
 
-    ``parts``: into how many parts a dimension is cut among cores; ``core_order``: divided dimensions, slowest
-    core digit first; ``tile``: elements of a dimension in one tile; ``loops``: dimensions with a loop over
-    tiles, outermost first.
+    ``parts``: into how many parts a dimension is cut among cores; ``core_order``: divided
+    dimensions, slowest core digit first; ``tile``: elements of a dimension in one tile; ``loops``:
+    dimensions with a loop over tiles, outermost first.
     """
 
     parts: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
@@ -32,7 +31,8 @@ class KernelPins:
 
 @dataclass(frozen=True)
 class TensorPins:
-    """Decisions for one tensor: the dimension along the lanes, and the memory it lives in ("hbm" or "lx")."""
+    """Decisions for one tensor: the dimension along the lanes, and the memory it lives in, "hbm"
+    or "lx"."""
 
     stick: int | None = None
     space: str | None = None
@@ -46,9 +46,12 @@ class Plan:
     tensors: Mapping[str, TensorPins] = field(default_factory=lambda: MappingProxyType({}))
 
 
+NO_PLAN = Plan()
+
+
 def parse_plan(data: Mapping[str, Any]) -> Plan:
-    """A plan from what its JSON holds: ``{"kernels": {name: {...}}, "tensors": {name: {...}}}``, each part
-    optional; ``"why"`` is for readers and ignored.
+    """A plan from what its JSON holds: ``{"kernels": {name: {...}}, "tensors": {name: {...}}}``,
+    each part optional; ``"why"`` is for readers and ignored.
 
     PassError listing every place that is not of that form, one a line.
     """
@@ -85,7 +88,9 @@ def _tensor(name: str, data: object, problems: list[str]) -> TensorPins:
     _known_keys(where, pins, TENSOR_KEYS, problems)
     stick, space = pins.get("stick"), pins.get("space")
     if stick is not None and not _whole(stick, 0):
-        problems.append(f"{where}, stick: expected the number of a dimension, counted from 0, got {stick!r}")
+        problems.append(
+            f"{where}, stick: expected the number of a dimension, counted from 0, got {stick!r}"
+        )
         stick = None
     if space is not None and space not in SPACES:
         problems.append(f'{where}, space: expected "lx" or "hbm", got {space!r}')
@@ -100,7 +105,9 @@ def _mapping(where: str, data: object, problems: list[str]) -> Mapping[str, Any]
     return {}
 
 
-def _known_keys(where: str, data: Mapping[str, Any], known: tuple[str, ...], problems: list[str]) -> None:
+def _known_keys(
+    where: str, data: Mapping[str, Any], known: tuple[str, ...], problems: list[str]
+) -> None:
     for key in data:
         if key not in known:
             problems.append(f"{where} has no part {key!r}; known: {', '.join(known)}")

@@ -1,4 +1,4 @@
-"""The full plan of a compiled module: every kernel's and tensor's decisions, and the numbers behind each choice."""
+"""The full plan of a compiled module: every decision, with the numbers behind each choice."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Numbers = dict[str, Any]
 
 
 def full_plan(module: Module) -> Numbers:
-    """``{"kernels": ..., "tensors": ...}`` of a module that all passes have run on, in program order; empty for
-    one that was not planned. What it says can be pinned again (see plan.py) and then gives the same program.
+    """``{"kernels": ..., "tensors": ...}`` of a module that all passes have run on, in program
+    order. What it says can be pinned again (see plan.py) and then gives the same program.
     """
     kernels = [op for op in module.body.ops if op.name == "kernel" and "tile" in op.attrs]
     spaces: Mapping[str, str] = dict(module.attrs.get("pin_spaces", ()))  # type: ignore[arg-type]
@@ -52,13 +52,15 @@ def _pins(nest: Nest, what: str) -> list[str]:
 
 
 def _why_parts(nest: Nest) -> Numbers:
-    """The price of the cut and of the next best one (cycles: fullest core, bus and ring together)."""
+    """The price of the cut and of the next best: cycles of the fullest core, bus and ring."""
     out: Numbers = {"cores": nest.cores}
-    if "why_parts" in nest.op.attrs:
-        cost, rejected = nest.op.attrs["why_parts"]  # type: ignore[misc]
+    why: tuple[Any, ...] = nest.op.attrs.get("why_parts", ())  # type: ignore[assignment]
+    if why:
+        cost, rejected = why
         out["cost_cycles"] = round(float(cost), 1)
         out["rejected"] = [
-            {"parts": _by_name(nest, parts), "cost_cycles": round(float(other), 1)} for parts, other in rejected
+            {"parts": _by_name(nest, parts), "cost_cycles": round(float(other), 1)}
+            for parts, other in rejected
         ]
     if _pins(nest, "parts"):
         out["pinned"] = _pins(nest, "parts")
@@ -68,14 +70,18 @@ def _why_parts(nest: Nest) -> Numbers:
 def _why_tile(nest: Nest) -> Numbers:
     """Scratchpad bytes of the tile against the budget; for matrix kernels also the prices."""
     out: Numbers = {}
-    if "why_tile" in nest.op.attrs:
-        nbytes, budget, cost, rejected = nest.op.attrs["why_tile"]  # type: ignore[misc]
+    why: tuple[Any, ...] = nest.op.attrs.get("why_tile", ())  # type: ignore[assignment]
+    if why:
+        nbytes, budget, cost, rejected = why
         out |= {"bytes": nbytes, "budget_bytes": budget}
         if cost is not None:
             out["cost_cycles"] = round(float(cost), 1)
             out["rejected"] = [
-                {"tile": _by_name(nest, tile), "loops": [nest.dim_names[d] for d in loops],
-                 "cost_cycles": round(float(other), 1)}
+                {
+                    "tile": _by_name(nest, tile),
+                    "loops": [nest.dim_names[d] for d in loops],
+                    "cost_cycles": round(float(other), 1),
+                }
                 for tile, loops, other in rejected
             ]
     if _pins(nest, "tile"):
@@ -83,7 +89,9 @@ def _why_tile(nest: Nest) -> Numbers:
     return out
 
 
-def _tensor(v: Value, place: str | int, sticks: Mapping[str, int], spaces: Mapping[str, str]) -> Numbers:
+def _tensor(
+    v: Value, place: str | int, sticks: Mapping[str, int], spaces: Mapping[str, str]
+) -> Numbers:
     assert v.type.layout is not None
     why: Numbers = {"bytes": v.type.layout.sticks * 128}
     why |= {"core_bytes": place} if isinstance(place, int) else {"card_memory": place}

@@ -1,4 +1,4 @@
-"""range-scale: tensors too large or too small for the 16-bit format are kept times a power of two."""
+"""range-scale: tensors too large or too small for 16 bits are kept times a power of two."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ INFINITE = 2.0**100
 """Magnitudes from here on stand for infinity (masks are often -3.4e38) and are not measured."""
 
 SHOWN = 3
+TRIAL_ELEMENTS, TRIAL_MACS = 2**27, 2**35  # the host runs what computes no more than this
 KEPT_BINADES = 10  # below its largest element a tensor needs so many powers of two to be accurate
 
 
@@ -76,7 +77,9 @@ class RangeScale:
     """
 
     name: ClassVar[str] = "range-scale"
-    summary: ClassVar[str] = "Keeps tensors that leave the 16-bit format's range times a power of two."
+    summary: ClassVar[str] = (
+        "Keeps tensors that leave the 16-bit format's range times a power of two."
+    )
     seed: int = 0
     margin: int = 2
     calibrate: bool = True
@@ -86,10 +89,20 @@ class RangeScale:
         if not self.calibrate or kind.bits > 16 or not _bound(module):
             return module
         largest, smallest = float_limits(kind)
+        elements, macs = trial_work(module)
+        if elements > TRIAL_ELEMENTS or macs > TRIAL_MACS:
+            return _warned(
+                module,
+                f"range-scale: magnitudes are unknown, a trial run would compute {elements:.2g} "
+                f"elements with {macs:.2g} multiply-accumulates; values beyond {kind}'s "
+                f"{largest:.3g} will overflow",
+            )
         try:
             sizes = magnitudes(module, calibration_inputs(module, self.seed))
         except SpyrecError as error:
-            return _warned(module, f"range-scale: magnitudes are unknown, the trial run failed: {error}")
+            return _warned(
+                module, f"range-scale: magnitudes are unknown, the trial run failed: {error}"
+            )
         span = Range(
             math.log2(smallest) + KEPT_BINADES, math.log2(largest) - self.margin,
             math.floor(math.log2(largest)),
@@ -106,7 +119,9 @@ def calibration_inputs(module: Module, seed: int) -> dict[str, Array]:
     made: dict[str, Array] = {}
     for v in module.body.args:
         shape, kind = v.type.static_shape, v.type.dtype
-        array = np.abs(rng.normal(size=shape)) if kind.kind == "float" else rng.integers(0, 2, shape)
+        array = (
+            np.abs(rng.normal(size=shape)) if kind.kind == "float" else rng.integers(0, 2, shape)
+        )
         made[v.name] = np.asarray(array).astype(kind.np_dtype)
     return made
 
@@ -122,6 +137,20 @@ def magnitudes(module: Module, inputs: dict[str, Array]) -> dict[Value, float]:
 
     run(module, inputs, observe=observe)
     return found
+
+
+def trial_work(module: Module) -> tuple[int, int]:
+    """Elements and multiply-accumulates that one run of the interpreter computes."""
+    computed = [op for op in module.body.ops if op.name != "constant"]
+    elements = sum(v.type.size for v in module.body.args)
+    elements += sum(v.type.size for op in computed for v in op.results)
+    macs = 0
+    for op in computed:
+        if op.name == "matmul":
+            macs += op.result.type.size * op.operands[0].type.static_shape[-1]
+        elif op.name == "conv":
+            macs += op.result.type.size * math.prod(op.operands[1].type.static_shape[1:])
+    return elements, macs
 
 
 def _largest(array: Array) -> float:

@@ -12,6 +12,7 @@ from .dce import Dce
 from .decompose import Decompose
 from .fold import Fold
 from .legalize_dtypes import LegalizeDtypes
+from .limits import Limits
 from .manager import Pass, Registry
 from .range_scale import RangeScale
 
@@ -21,6 +22,7 @@ PASSES: dict[str, type[Pass]] = {
     Cse.name: Cse,
     Dce.name: Dce,
     Decompose.name: Decompose,
+    Limits.name: Limits,
     RangeScale.name: RangeScale,
     LegalizeDtypes.name: LegalizeDtypes,
 }

@@ -8,20 +8,24 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from spyrec.ir.core import Block, Builder, Module, Op, Value, names, remap, uses
+from spyrec.ir.core import Attr, Block, Builder, Module, Op, Value, names, remap, uses
 
 from .dce import remove_dead
 from .emit import Emit, Facts
 
-SAME = frozenset(
-    "neg abs identity reshape transpose broadcast_to slice reduce_max reduce_min max_pool pad gather".split()
-)
+SAME = frozenset((
+    "neg", "abs", "identity", "reshape", "transpose", "broadcast_to", "slice", "reduce_max",
+    "reduce_min", "max_pool", "pad", "gather",
+))  # fmt: skip
 SUMS = frozenset(("reduce_sum", "sum_pool"))
 PRODUCTS = frozenset(("mul", "matmul", "conv"))
-ALIGNED = frozenset("add sub max min concat where eq ne lt le gt ge".split())
+ALIGNED = frozenset((
+    "add", "sub", "max", "min", "concat", "where", "eq", "ne", "lt", "le", "gt", "ge",
+))  # fmt: skip
 POWERS = {"sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0}
 BLIND = frozenset(("sign", "isnan", "isinf"))  # the scale does not show in the result
 SATURATING = frozenset(("exp", "tanh", "sigmoid"))
@@ -32,7 +36,8 @@ SMALL_ABOVE = 10.0  # and, above the least magnitude, of one that was too small
 
 @dataclass(frozen=True)
 class Range:
-    """log2 of the least and the greatest magnitude a tensor may have; 2^``top`` is representable."""
+    """log2 of the least and the greatest magnitude a tensor may have; 2^``top`` is a number of the
+    format."""
 
     low: float
     high: float
@@ -196,16 +201,15 @@ class _Scaler:
         return (self.emit.add(made, self.e(x) * math.log(2.0)),), 0
 
     def put(
-        self, op: Op, operands: Sequence[Value], attrs: dict[str, object] | None = None
+        self, op: Op, operands: Sequence[Value], attrs: Mapping[str, Attr] | None = None
     ) -> tuple[Value, ...]:
         """The op itself if nothing changed, else one like it on other operands."""
         if attrs is None and tuple(operands) == op.operands:
             self.facts.note(self.builder.add(op))
             return op.results
-        made = self.builder.op(
-            op.name, operands, loc=op.loc, hint=f"{op.results[0].name}_scaled",
-            **(dict(op.attrs) if attrs is None else attrs),  # type: ignore[arg-type]
-        )  # fmt: skip
+        fields: dict[str, Any] = dict(op.attrs if attrs is None else attrs)
+        hint = f"{op.results[0].name}_scaled"
+        made = self.builder.op(op.name, operands, loc=op.loc, hint=hint, **fields)
         self.facts.note(made)
         return made.results
 
@@ -300,7 +304,8 @@ class _Scaler:
         return self.bring(v, math.ceil(size - LARGE_AT))
 
     def undone(self, v: Value, saturates: bool) -> Value:
-        """``v`` with its own scale; where that may leave the format and its reader saturates, clipped."""
+        """``v`` with its own scale; clipped if that may leave the format and its reader
+        saturates."""
         e = self.e(v)
         if saturates and self.size.get(v, -math.inf) > self.span.high:
             bound = 2.0 ** (self.span.top - e)

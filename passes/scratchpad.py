@@ -131,8 +131,10 @@ def kernel_buffers(op: Op, constants: set[Value]) -> list[tuple[str, int, int, b
         for o in block.ops:
             match o.name:
                 case "load":
-                    source = op.operands[int(o.attrs["operand"])]  # type: ignore[arg-type]
-                    if source.type.space != "lx" and not (source in constants and source.type.size == 1):
+                    index = int(o.attrs["operand"])  # type: ignore[arg-type]
+                    source = op.operands[index]
+                    factor = nest.kind == "contract" and index < 2  # all else takes a constant of one element as a number
+                    if source.type.space != "lx" and (factor or source not in constants or source.type.size > 1):
                         out.append((o.result.name, size(o.result), slots(path), source in constants))
                 case "for":
                     if o.results and not carried and not uses_matrix(o.regions[0]):

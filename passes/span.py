@@ -1,4 +1,4 @@
-"""How far one core reaches in card memory: the span of each tensor a kernel touches, which the device limits."""
+"""How far one core reaches in card memory: the span of each tensor it touches, which is limited."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STICK_BYTES = 128
 
 @dataclass(frozen=True)
 class Reach:
-    """``core`` reaches over ``nbytes`` of ``tensor`` in one launch, from its first stick to its last."""
+    """``core`` reaches over ``nbytes`` of ``tensor`` in one launch, first stick to last."""
 
     tensor: Value
     core: int
@@ -24,7 +24,7 @@ class Reach:
 
 
 def span_bytes(layout: Layout, box: Box) -> int:
-    """Bytes from the first to the last stick of a box ((start, size) per dimension); 0 when it is empty."""
+    """Bytes from the first to the last stick of a box, 0 when it is empty."""
     if any(size == 0 for _, size in box):
         return 0
     sticks = layout.group // layout.lanes
@@ -36,15 +36,16 @@ def span_bytes(layout: Layout, box: Box) -> int:
 
 
 def reaches(op: Op, over: int = 0) -> Iterator[Reach]:
-    """For each tensor of a kernel that lies in card memory and has more than ``over`` bytes: the core that
-    reaches furthest."""
+    """For each tensor of a kernel that lies in card memory and has more than ``over`` bytes: the
+    core that reaches furthest."""
     nest = Nest(op)
     for i, v in enumerate(op.operands):
         if _in_card_memory(v, over):
             yield _furthest(v, _operand_boxes(op, nest, i))
     for r, m in zip(op.results, nest.out_maps, strict=True):
         if _in_card_memory(r, over):
-            yield _furthest(r, tuple(clip(window(m, ranges), rank1(r.type)) for ranges in nest.core_ranges))
+            boxes = (clip(window(m, ranges), rank1(r.type)) for ranges in nest.core_ranges)
+            yield _furthest(r, tuple(boxes))
 
 
 def _in_card_memory(v: Value, over: int) -> bool:

@@ -14,6 +14,7 @@ from spyrec.ir.layout import Layout
 from spyrec.ir.ops import infer
 from spyrec.ir.types import Dim, TensorType
 
+from .attrs import entries
 from .groups import is_depthwise
 from .kernel import GROUP, Map, Nest, identity_map, padded, rank1, spans
 from .manager import Target
@@ -152,23 +153,28 @@ class _Sticks:
     def _emit(self, op: Op, operands: tuple[Value, ...], maps: tuple[Map, ...], attrs: dict[str, Attr], sticks: list[int]) -> None:
         results = tuple(self._typed(r, s) for r, s in zip(op.results, sticks, strict=True))
         region = op.regions[0]
-        retyped = self._region(region, operands)
+        retyped = self._region(region, operands, max(len(m) for m in Nest(op).out_maps))
         self.builder.add(replace(
             op, operands=operands, results=results, regions=(retyped,),
             attrs=MappingProxyType({**op.attrs, "maps": maps, **attrs}),
         ))
 
-    @staticmethod
-    def _region(region: Block, operands: tuple[Value, ...]) -> Block:
-        """The region on operands of which some have gained a dimension of extent 1."""
-        changes = {
-            a: Value(a.name, TensorType(v.type.shape, a.type.dtype))
-            for a, v in zip(region.args, operands, strict=True) if v.type.shape != a.type.shape
-        }
+    def _region(self, region: Block, operands: tuple[Value, ...], rank: int) -> Block:
+        """The region on operands of which some have gained a dimension of extent 1: in front where they broadcast
+        to ``rank`` dimensions, else at the end, where a reshape takes it off again."""
+        changes: dict[Value, Value] = {}
+        args, ops = [], []
+        for a, v in zip(region.args, operands, strict=True):
+            arg = a
+            if v.type.shape != a.type.shape:
+                arg = changes[a] = Value(a.name, TensorType(v.type.shape, a.type.dtype))
+                if a.type.rank >= rank:
+                    changes[a] = self.builder.value(a.name, a.type)
+                    attrs: dict[str, Attr] = {"shape": a.type.shape}
+                    ops.append(Op("reshape", (arg,), (changes[a],), MappingProxyType(attrs), (), region.ops[0].loc))
+            args.append(arg)
         if not changes:
             return region
-        args = tuple(changes.get(a, a) for a in region.args)
-        ops = []
         for op in region.ops:
             here = replace(op, operands=tuple(changes.get(v, v) for v in op.operands))
             if here.operands != op.operands:
@@ -178,7 +184,7 @@ class _Sticks:
                     changes[op.result] = Value(op.result.name, type_)
                     here = replace(here, results=(changes[op.result],))
             ops.append(here)
-        return Block(args, tuple(ops), tuple(changes.get(v, v) for v in region.results))
+        return Block(tuple(args), tuple(ops), tuple(changes.get(v, v) for v in region.results))
 
     def _choose(self, nest: Nest) -> int:
         """The lane dimension of a vector kernel that costs least: elements to repack plus lanes wasted."""
@@ -329,7 +335,7 @@ def _shifted_axes(op: Op, before: tuple[Dim, ...]) -> Op:
     gained = len(after) - len(before)
     if "axes" not in op.attrs or not gained or after[gained:] != before:
         return op
-    return op.with_attrs(axes=tuple(a + gained for a in op.attrs["axes"]))  # type: ignore[union-attr]
+    return op.with_attrs(axes=tuple(a + gained for a in entries(op, "axes")))
 
 
 def region_head(op: Op) -> Op:

@@ -298,7 +298,7 @@ class Engine:
             index=flight.index,
             kernel=plan.kernel.name,
             start_cycle=start,
-            go_cycle=now if flight.go is None else flight.go,
+            go_cycle=now if flight.go is None else min(flight.go, now),
             end_cycle=now,
             cores_used=plan.kernel.cores,
             macs=plan.macs,

@@ -5,6 +5,8 @@ looking at an instruction again. Cores whose steps are equal share one list.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,10 +83,11 @@ def expand(kernel: Kernel, device: DeviceSpec) -> KernelPlan:
         if not sites:
             continue
         costs = [cost_of(s.instr, kernel, device, trip_numbers(s.loops)) for s in sites]
-        units[u] = _unit_plan(kernel, tuple(sites), order, costs)
-        for site, cost in zip(sites, costs, strict=True):
-            moved[unit] += _total(cost.work, site, kernel)
-            macs += _total(cost.macs, site, kernel)
+        active = [_executing(s.instr, kernel) for s in sites]
+        units[u] = _unit_plan(kernel, tuple(sites), order, costs, active)
+        for site, cost, cores in zip(sites, costs, active, strict=True):
+            moved[unit] += _total(cost.work, site, cores)
+            macs += _total(cost.macs, site, cores)
             tokens = max([tokens, *(w.token for w in site.instr.waits)])
             for signal in site.instr.signals:
                 tokens = max(tokens, int(np.max(signal.token)))
@@ -105,11 +108,12 @@ def _flatten(
     return np.concatenate(parts)
 
 
-def _total(values: NDArray[np.int64], site: Site, kernel: Kernel) -> int:
-    """Sum over all trips and the cores that execute the site."""
-    trips = int(np.prod(site.loops, dtype=np.int64))
-    full = np.broadcast_to(values, (trips, kernel.cores))
-    return int(full[:, _executing(site.instr, kernel)].sum())
+def _total(values: NDArray[np.int64], site: Site, active: NDArray[np.bool_]) -> int:
+    """Sum over all trips and the ``active`` cores."""
+    if not values.any():
+        return 0
+    full = np.broadcast_to(values, (prod(site.loops), len(active)))
+    return int(full[:, active].sum())
 
 
 def _executing(instr: Instr, kernel: Kernel) -> NDArray[np.bool_]:
@@ -118,7 +122,8 @@ def _executing(instr: Instr, kernel: Kernel) -> NDArray[np.bool_]:
 
 
 def _unit_plan(
-    kernel: Kernel, sites: tuple[Site, ...], order: NDArray[np.int64], costs: list[Cost]
+    kernel: Kernel, sites: tuple[Site, ...], order: NDArray[np.int64], costs: list[Cost],
+    active: list[NDArray[np.bool_]],
 ) -> UnitPlan:
     cores = kernel.cores
     by_site = np.argsort(order, kind="stable")
@@ -127,18 +132,23 @@ def _unit_plan(
     work = np.empty((len(order), cores), np.int64)
     extra = np.empty((len(order), cores), np.int64)
     runs = np.ones((len(order), cores), np.bool_)
-    for number, (site, cost) in enumerate(zip(sites, costs, strict=True)):
+    for number, cost in enumerate(costs):
         where = by_site[bounds[number] : bounds[number + 1]]
         trip[where] = np.arange(len(where))
         work[where] = cost.work
         extra[where] = cost.extra
-        runs[where] = _executing(site.instr, kernel)
+        runs[where] = active[number]
     waits = [_waits(site.instr.waits) for site in sites]
+    alike = [_signals(site.instr.signals, 0, cores) if _uniform(site.instr.signals) else None
+             for site in sites]
     shared: dict[tuple[bytes, bytes, bytes, tuple[Signals, ...]], list[Step]] = {}
     steps: list[list[Step]] = []
     kept: list[NDArray[np.int64] | None] = []
     for core in range(cores):
-        signals = tuple(_signals(site.instr.signals, core, cores) for site in sites)
+        signals = tuple(
+            _signals(site.instr.signals, core, cores) if same is None else same
+            for site, same in zip(sites, alike, strict=True)
+        )
         column = runs[:, core]
         mine = None if column.all() else np.flatnonzero(column)
         chosen, w, x = order, work[:, core], extra[:, core]
@@ -169,6 +179,11 @@ def _waits(waits: tuple[Wait, ...]) -> Waits:
     return tuple((token, need[token], take[token]) for token in need)
 
 
+def _uniform(signals: tuple[Signal, ...]) -> bool:
+    """Whether they are the same on every core."""
+    return all(isinstance(s.token, int) and isinstance(s.cores, int) for s in signals)
+
+
 def _signals(signals: tuple[Signal, ...], core: int, cores: int) -> Signals:
     return tuple(
         (core_value(s.token, core), s.n, _targets(core_value(s.cores, core), cores))
@@ -176,5 +191,6 @@ def _signals(signals: tuple[Signal, ...], core: int, cores: int) -> Signals:
     )
 
 
+@lru_cache(maxsize=4096)
 def _targets(mask: int, cores: int) -> tuple[int, ...] | None:
     return tuple(c for c in range(cores) if mask >> c & 1) if mask else None

@@ -48,11 +48,11 @@ class Functional:
         plan = queue.launch.plan
         site, execution = plan.units[queue.unit].at(core, number)
         instr = site.instr
+        if instr.op in ("sync", "recv"):
+            return
         moment = Moment(core, site.trip(execution))
         try:
             match instr.op:
-                case "sync" | "recv":
-                    return
                 case "mm":
                     mm(instr, self.memory, moment)
                 case "vec":

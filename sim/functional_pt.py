@@ -11,7 +11,16 @@ from .formats import format_of
 from .functional_vec import starts_anew
 from .isa import LANES, STICK, Instr, Operand
 from .memory import Image, Memory
-from .view import Grid, Moment, counts_of, grid, left_over, read_groups, write_groups
+from .view import (
+    Grid,
+    Moment,
+    broadcast,
+    counts_of,
+    grid,
+    left_over,
+    read_groups,
+    write_groups,
+)
 
 Array = NDArray[Any]
 K_DIM = 4  # kc
@@ -37,7 +46,7 @@ def mm(instr: Instr, memory: Memory, moment: Moment) -> None:
             write_groups(acc, where, np.zeros(LANES, np.float32), "f32")
         return
     left = read_groups(own, grid(a, (r0, r1, t0, t1, chunks), moment, A_DIMS), a.dtype)
-    left = np.broadcast_to(left, (r0, r1, t0, t1, chunks, LANES))
+    left = broadcast(left, (r0, r1, t0, t1, chunks, LANES))
     left = left.reshape(r0 * r1, t0 * t1, chunks * LANES)[:, :, :k].reshape(r0 * r1, inner)
     right = _factor(own, b, (t0, t1, k, n), moment).reshape(inner, n * LANES)
     with np.errstate(all="ignore"):
@@ -69,4 +78,4 @@ def _rows(
     row = max(1, LANES * format_of(b.dtype).bits // (8 * STICK))  # sticks from row to row
     strides = (*at.strides[:3], row, at.strides[4])
     where = Grid(at.base + chunk * at.strides[2], strides, counts)
-    return np.broadcast_to(read_groups(own, where, b.dtype), (*counts, LANES))
+    return broadcast(read_groups(own, where, b.dtype), (*counts, LANES))

@@ -42,6 +42,9 @@ class Wait:
 class Signal:
     """On completion add ``n`` to ``token`` on this core, or on each core of the bit mask ``cores``.
 
+    A transfer is complete when its last byte has arrived; an instruction that moves nothing, when
+    the transfers ahead of it in its unit are.
+
     The token may differ from core to core, so that each core of a group has a counter of its own
     on the core it reports to: credits of several cores in one counter could not be told apart.
     """

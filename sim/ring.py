@@ -23,6 +23,7 @@ class Ring:
         self.stops = cores + 1
         self._free = [[0] * self.stops, [0] * self.stops]  # ring cycle each segment is free
         self.link_bytes = [[0] * self.stops, [0] * self.stops]
+        self._routes: dict[tuple[int, int], list[tuple[int, list[int]]]] = {}
 
     def send(self, now: int, core: int, nbytes: int, mask: int) -> tuple[int, int]:
         """Send from ``core`` to the cores of ``mask``, issued at core cycle ``now``.
@@ -34,10 +35,7 @@ class Ring:
         earliest = spec.to_ring(now + spec.start_cycles, self._mhz)
         length = spec.payload_cycles(nbytes)
         left = arrived = earliest + length
-        for direction, hops in enumerate(self.reach(core, mask)):
-            if not hops:
-                continue
-            path = self.path(core, direction, hops)
+        for direction, path in self._route(core, mask):
             free = self._free[direction]
             start = max(
                 [earliest, *(free[s] - i * spec.hop_cycles for i, s in enumerate(path))]
@@ -46,8 +44,17 @@ class Ring:
                 free[segment] = start + i * spec.hop_cycles + length
                 self.link_bytes[direction][segment] += nbytes
             left = max(left, start + length)
-            arrived = max(arrived, start + length + hops * spec.hop_cycles)
+            arrived = max(arrived, start + length + len(path) * spec.hop_cycles)
         return spec.to_core(left, self._mhz), spec.to_core(arrived, self._mhz)
+
+    def _route(self, core: int, mask: int) -> list[tuple[int, list[int]]]:
+        """Direction and segments of each way a send takes."""
+        route = self._routes.get((core, mask))
+        if route is None:
+            hops = enumerate(self.reach(core, mask))
+            route = [(way, self.path(core, way, far)) for way, far in hops if far]
+            self._routes[core, mask] = route
+        return route
 
     def reach(self, core: int, mask: int) -> tuple[int, int]:
         """How many hops a send goes up and down to come to every core of the mask, each by its

@@ -168,10 +168,15 @@ def _read_regular(image: Image, where: Grid, dtype: str, nbytes: int) -> Array:
     return decode(np.ascontiguousarray(raw), dtype)
 
 
+def broadcast(values: Array, shape: tuple[int, ...]) -> Array:
+    """``values`` at full shape; numpy takes its time to do nothing."""
+    return values if values.shape == shape else np.broadcast_to(values, shape)
+
+
 def write_groups(image: Image, where: Grid, values: Array, dtype: str) -> None:
     """Encode ``values`` ([*counts, 64], or what broadcasts to it) and write them."""
     bits = encode(values, dtype)
-    write_bits(image, where, np.broadcast_to(bits, (*bits.shape[:-1], LANES)))
+    write_bits(image, where, broadcast(bits, (*bits.shape[:-1], LANES)))
 
 
 def write_bits(image: Image, where: Grid, bits: Array) -> None:
@@ -180,7 +185,7 @@ def write_bits(image: Image, where: Grid, bits: Array) -> None:
     if prod(where.counts) == 0:
         return
     nbytes = bits.shape[-1] * bits.itemsize
-    full = np.broadcast_to(bits, (*where.counts, bits.shape[-1]))
+    full = broadcast(bits, (*where.counts, bits.shape[-1]))
     if where.mask is not None:
         mask = where.inside()
         write_rows(image, where.addresses()[mask], np.ascontiguousarray(full[mask]).view(np.uint8))

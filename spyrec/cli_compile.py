@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from spyrec.passes.manager import Hook
 
 
+MAX_DIGITS = 18  # of a dimension's size: more than any machine counts to
+
+
 def _pairs(name: str, values: Sequence[str]) -> dict[str, str]:
     """``KEY=VALUE`` options as a dict; the key may itself hold "=" no more than a name may."""
     found: dict[str, str] = {}
@@ -33,7 +36,7 @@ def parse_bind(values: Sequence[str]) -> dict[str, int]:
     """``["batch=1", "x:0=4"]`` -> ``{"batch": 1, "x:0": 4}``; click.UsageError on anything else."""
     found = {}
     for key, value in _pairs("--bind", values).items():
-        if not (value.isascii() and value.isdigit()):
+        if not (value.isascii() and value.isdigit() and len(value) <= MAX_DIGITS):
             raise click.UsageError(f"--bind {key}={value}: expected a whole number, 0 or more")
         found[key] = int(value)
     return found

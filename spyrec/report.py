@@ -32,7 +32,9 @@ class KernelRow:
     unit has to do, 0 for kernels without matrix work; ``span_bytes``: the most that one core
     reaches over of one tensor in HBM; ``dims``, ``parts`` and ``tile``: the iteration space as
     ``name=extent``, into how many parts each dimension is cut, and how long one tile is along it
-    ("" in programs that do not say).
+    ("" in programs that do not say). ``prefetch_us``: how long before its start it was loading
+    weights, while the kernel before ran; its HBM bytes are part of the kernel's, so
+    ``memory_floor_us`` may exceed ``us`` by as much.
     """
 
     name: str
@@ -57,6 +59,7 @@ class KernelRow:
     dims: str = ""
     parts: str = ""
     tile: str = ""
+    prefetch_us: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -149,6 +152,7 @@ def _row(kernel: Kernel, device: DeviceSpec, stats: LaunchStats) -> KernelRow:
         dims=str(kernel.info.get("dims", "")),
         parts=str(kernel.info.get("parts", "")),
         tile=str(kernel.info.get("tile", "")),
+        prefetch_us=device.us(stats.prefetch_cycles),
     )
 
 

@@ -14,7 +14,7 @@ from spyrec.ir import interp
 from spyrec.ir.core import Block, Builder, Module, Value
 from spyrec.ir.types import dtype, tensor
 from spyrec.passes.manager import Numerics, Target
-from spyrec.sim.device import load_device
+from spyrec.sim.device import load_device, parse_device
 from spyrec.sim.isa import Program
 from spyrec.sim.run import run
 from spyrec.sim.stats import RunResult
@@ -75,14 +75,18 @@ def run_binary(
 ) -> Outcome:
     """Compile, run with everything poisoned, compare with the interpreter in float32."""
     target = Target(load_device(), numerics)
-    program = compile_module(m, target, pipeline=pipeline, plan=plan).program
+    return run_program(m, compile_module(m, target, pipeline=pipeline, plan=plan).program, seed)
+
+
+def run_program(m: Module, program: Program, seed: int = 0) -> Outcome:
+    """Run what ``m`` was compiled to with everything poisoned, compare with the interpreter."""
     inputs = random_inputs(m, seed)
     want = interp.run(m, inputs)
     packed = {
         p.buffer.name: runtime.pack(p, inputs[p.name], True)
         for p in runtime.ports(program, "input")
     }
-    result = run(program, target.device, packed, poison=True)
+    result = run(program, parse_device(program.device), packed, poison=True)
     worst, error = 1.0, 0.0
     for p in runtime.ports(program, "output"):
         got = runtime.unpack(p, result.outputs[p.buffer.name])

@@ -116,7 +116,7 @@ def test_the_report_has_exactly_the_promised_fields(spx: str) -> None:
         "name", "ops", "source", "count", "start_cycle", "cycles", "us", "cores", "macs",
         "pt_utilisation", "hbm_read_bytes", "hbm_write_bytes", "ring_bytes", "lx_peak_bytes",
         "compute_floor_us", "memory_floor_us", "bound",
-        "tiles", "span_bytes", "dims", "parts", "tile",
+        "tiles", "span_bytes", "dims", "parts", "tile", "prefetch_us",
     ]
     assert (report["model"], report["device"], report["numerics"]) == (
         "double.onnx", "spyre", "dl16"

@@ -11,13 +11,16 @@ from spyrec import cli
 CODE = 17
 
 
-def seen_by_a_command(monkeypatch: pytest.MonkeyPatch) -> dict[str, str | None]:
-    seen: dict[str, str | None] = {}
+def seen_by_a_command(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]
+) -> dict[str, str]:
+    seen: dict[str, str] = {}
 
     def command(_argv: object) -> int:
-        seen.update({name: os.environ.get(name) for name in cli.THREADS})
+        seen.update(os.environ)
         return CODE
 
+    monkeypatch.setattr(os, "environ", environment)
     monkeypatch.setattr(cli, "run", command)
     with pytest.raises(SystemExit) as left:
         cli.main([])
@@ -26,11 +29,9 @@ def seen_by_a_command(monkeypatch: pytest.MonkeyPatch) -> dict[str, str | None]:
 
 
 def test_one_thread_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in cli.THREADS:
-        monkeypatch.delenv(name, raising=False)
-    assert seen_by_a_command(monkeypatch) == dict.fromkeys(cli.THREADS, "1")
+    assert seen_by_a_command(monkeypatch, {}) == dict.fromkeys(cli.THREADS, "1")
 
 
 def test_the_users_number_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
-    assert seen_by_a_command(monkeypatch)["OPENBLAS_NUM_THREADS"] == "3"
+    seen = seen_by_a_command(monkeypatch, {"OPENBLAS_NUM_THREADS": "3"})
+    assert seen["OPENBLAS_NUM_THREADS"] == "3"

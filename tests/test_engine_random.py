@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from small_machine import SMALL, Recorder, acc, hbm, kernel, lx, op, program
 
 from spyrec.sim.engine import Engine
-from spyrec.sim.isa import Kernel, Launch, Loop, Program, Signal
+from spyrec.sim.isa import Kernel, Launch, Limit, Loop, Program, Rotate, Signal
 from spyrec.sim.run import run
 from spyrec.sim.trace import ChromeTrace
 
@@ -107,6 +107,30 @@ def test_trace_is_json_whose_slices_sum_to_the_statistics(p: Program) -> None:
     counted = [e["args"]["bytes"] for e in events if e["name"] == "hbm read bytes"]
     assert counted == sorted(counted)
     assert (counted or [0])[-1] == sum(s.hbm_read_bytes for s in result.launches)
+
+
+@given(st.integers(0, 20), st.integers(1, 6), st.integers(0, 3), st.integers(1, 3))
+@settings(max_examples=60, deadline=None)
+def test_buffered_copy_is_right_however_many_trips_are_empty(
+    sticks: int, chunk: int, idle: int, slots: int
+) -> None:
+    """A full signal of an empty load must not overtake the loads ahead of it."""
+    trips = -(-sticks // chunk) + idle
+    inner = lx(0, 1, rotate=Rotate((1,), slots, chunk))
+    load = op("load", (chunk,), (inner, hbm("x", 0, 1, loops=(chunk,))), [1], [2],
+              limits=(Limit(sticks, (chunk,)),))
+    taken = lx(0, 1, rotate=Rotate((1,), slots, 64 * chunk))
+    copy = op("shuf", (64 * chunk,), (lx(100 * 64, 1, loops=(64 * chunk,)), taken), [2], [1],
+              limits=(Limit(64 * sticks, (64 * chunk,)),), imm={"bits": 16})
+    credit = replace(op("sync"), signals=(Signal(1, slots),))
+    done = op("sync", signals=[3])
+    zero = op("fill", (32 * 64,), (lx(100 * 64, 1),), imm={"bits": 16, "value": 0})
+    store = op("store", (32,), (hbm("y", 0, 1), lx(100, 1)), [3])
+    loads, copies = ((Loop(trips, (i,)),) if trips else () for i in (load, copy))
+    k = kernel(ml=(credit, *loads), sfp=(zero, *copies, done), ms=(store,))
+    data = bytes(range(256)) * 16
+    outputs = run(program(k, size=32 * 128), SMALL, {"x": data}, poison=True).outputs
+    assert outputs["y"] == data[: sticks * 128] + bytes((32 - sticks) * 128)
 
 
 @given(

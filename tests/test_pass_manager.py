@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from spyrec.ir.core import Block, Builder, Module, Op, Value, rewrite
@@ -180,6 +180,7 @@ def test_pipeline_text_round_trip() -> None:
         st.lists(st.integers(), max_size=3).map(tuple), st.none() | st.text("tfn", max_size=5),
     )
 )  # fmt: skip
+@example(Options(0, 0.0, "INFINITY", False, (), "nan"))
 def test_any_options_round_trip(step: Options) -> None:
     assert parse_pipeline(print_pipeline((step, Dce())), REGISTRY) == (step, Dce())
 
@@ -188,7 +189,7 @@ def test_any_options_round_trip(step: Options) -> None:
     ("text", "message"),
     [
         ("dce,fusion", "no pass is called 'fusion'; known: canonicalize, cse, dce, decompose, "
-         "fold, legalize-dtypes, options"),
+         "fold, legalize-dtypes, limits, options, range-scale"),
         ("fold{limits=3}", "pass fold has no option limits; known: limit"),
         ("dce{a=1}", "pass dce has no option a; known: it has none"),
         ("fold{limit=many}", "pass fold: option limit takes a int, got 'many'"),

@@ -36,16 +36,19 @@ module "good" {stage = "tensor"} {
 }
 """
 
-DEVICE = """
-module "dev" {stage = "device"} {
+MAPS = "(((0, (1, 0)), (0, (0, 1))),)"
+DIMS = 'dims = (("d0", 4), ("d1", 64))'
+ATTRS = f'kind = "vec", name = "k0", {DIMS}, maps = {MAPS}, out_maps = {MAPS}'
+DEVICE = f"""
+module "dev" {{stage = "device"}} {{
   input %x: tensor<4x64xdl16>
-  %y = kernel(%x) {kind = "vec", name = "k0", dims = (), maps = ()} : tensor<4x64xdl16> @ "Relu_2" {
+  %y = kernel(%x) {{{ATTRS}}} : tensor<4x64xdl16> @ "Relu_2" {{
     (%a: tensor<4x64xdl16>):
     %r = relu(%a) : tensor<4x64xdl16>
     yield %r
-  }
+  }}
   output "y" = %y
-}
+}}
 """
 
 
@@ -259,9 +262,7 @@ def test_rule_14_and_15_layouts() -> None:
         assert f"rule 14: %{name} has no layout in a module that is laid out" in message
     layout = Layout.stick((4, 64), 16, 1)
     laid = text.replace("input %x: tensor<4x64xdl16", f"input %x: tensor<4x64xdl16, {layout}")
-    laid = laid.replace(
-        "maps = ()} : tensor<4x64xdl16", f"maps = ()}} : tensor<4x64xdl16, {layout}"
-    )
+    laid = laid.replace("} : tensor<4x64xdl16", f"}} : tensor<4x64xdl16, {layout}")
     verify(parse_module(laid))
     other = laid.replace(
         f"input %x: tensor<4x64xdl16, {layout}",
@@ -271,6 +272,163 @@ def test_rule_14_and_15_layouts() -> None:
         "rule 15: expected a layout of shape [4, 64] and 16 bits for %x, "
         "got shape [4, 128] and 16 bits" in _broken(other, {15})
     )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ('("d0", 4)', '("d0", -4)',
+         "expected dims ((name, extent), ...), got (('d0', -4), ('d1', 64))"),
+        (f"out_maps = {MAPS}", "out_maps = ()",
+         "expected out_maps with one map for each of 1 tensors, got ()"),
+        (f" maps = {MAPS}", " maps = (((0, (1, 0)),),)",
+         "expected a map of %x with 2 rows (offset, 2 coefficients), got ((0, (1, 0)),)"),
+        ('name = "k0"', 'name = "k0", parts = (2,)',
+         "expected parts of 2 positive integers, got (2,)"),
+        ('name = "k0"', 'name = "k0", tile = (4, 0)',
+         "expected tile of 2 positive integers, got (4, 0)"),
+        ('name = "k0"', 'name = "k0", parts = (4, 1), core_order = (1,)',
+         "core_order (1,) does not order the divided dimensions [0]"),
+        ('name = "k0"', 'name = "k0", tile = (5, 64)',
+         "the tile of d0 is 5, more than its extent 4"),
+        ('name = "k0"', 'name = "k0", tile = (2, 64)',
+         "d0 takes 2 tiles on a core, but has no loop"),
+        ('name = "k0"', 'name = "k0", tile = (2, 64), loops = (0, 0)',
+         "loops (0, 0) are not distinct dimensions"),
+        ('"device"}', '"device", cores = 3}', "its parts (4, 1) make 4, the device has 3 cores"),
+        (f"out_maps = {MAPS}", "out_maps = (((0, (0, 0)), (0, (0, 1))),)",
+         "dimensions [0] index no result, so they cannot be divided over cores"),
+    ],
+)  # fmt: skip
+def test_rule_16_nests(old: str, new: str, sentence: str) -> None:
+    text = DEVICE.replace(old, new)
+    if "divided over" in sentence or "cores" in new:
+        text = text.replace('name = "k0"', 'name = "k0", parts = (4, 1), core_order = (0,)')
+    assert f"rule 16: {sentence} (from Relu_2)" in _broken(text, {16})
+
+
+def test_rule_16_lets_through_a_divided_and_tiled_kernel() -> None:
+    plan = 'name = "k0", parts = (2, 1), core_order = (0,), tile = (1, 64), loops = (0,)'
+    text = DEVICE.replace('"device"}', '"device", cores = 2}')
+    verify(parse_module(text.replace('name = "k0"', plan)))
+
+
+HOME = ", resident = ((0, (((0, 4), (0, 64)), ((0, 0), (0, 0)))),)"
+RESIDENT = f"""
+module "res" {{stage = "device"}} {{
+  input %x: tensor<4x64xdl16, hbm>
+  %y = kernel(%x) {{{ATTRS}{HOME}}} : tensor<4x64xdl16, lx> {{
+    (%a: tensor<4x64xdl16>):
+    %r = neg(%a) : tensor<4x64xdl16>
+    yield %r
+  }}
+  %there = relayout(%y) {{boxes = (((0, 2), (0, 64)), ((2, 2), (0, 64)))}} : tensor<4x64xdl16, lx>
+  %z = kernel(%there) {{{ATTRS}, parts = (2, 1), core_order = (0,)}} : tensor<4x64xdl16, hbm> @ "Z" {{
+    (%b: tensor<4x64xdl16>):
+    %s = neg(%b) : tensor<4x64xdl16>
+    yield %s
+  }}
+  output "z" = %z
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("kernel(%there)", "kernel(%y)",
+         "core 1 reads ((2, 2), (0, 64)) of %y, but holds ((0, 0), (0, 0)); put a relayout"),
+        ("((2, 2), (0, 64))", "((2, 1), (0, 64))",
+         "core 1 reads ((2, 2), (0, 64)) of %there, but holds ((2, 1), (0, 64)); put a relayout"),
+        (HOME, "",
+         "%y is in the scratchpads, but has no home there"),
+        ("xdl16, lx> {\n    (%a", "xdl16, hbm> {\n    (%a",
+         "%y is given a home in the scratchpads, but its type does not say so"),
+        ("%x: tensor<4x64xdl16, hbm>", "%x: tensor<4x64xdl16, lx>",
+         "%x is an input, so it must be in card memory"),
+        ('output "z" = %z', 'output "z" = %z output "y" = %y',
+         "%y is an output, so it must be in card memory"),
+    ],
+)  # fmt: skip
+def test_rule_17_homes(old: str, new: str, sentence: str) -> None:
+    verify(parse_module(RESIDENT))
+    assert f"rule 17: {sentence}" in _broken(RESIDENT.replace(old, new), {17})
+
+
+TILED = """
+module "til" {stage = "tile"} {
+  input %x: tensor<4x8xf32>
+  input %w: tensor<8x6xf32>
+  %y = kernel(%x, %w) {
+    kind = "contract", name = "k0", tiled = true, dims = (("m", 4), ("n", 6), ("k", 8)),
+    maps = (((0, (1, 0, 0)), (0, (0, 0, 1))), ((0, (0, 0, 1)), (0, (0, 1, 0)))),
+    out_maps = (((0, (1, 0, 0)), (0, (0, 1, 0))),), tile = (2, 6, 4), loops = (0, 2)
+  } : tensor<4x6xf32> @ "M" {
+    (%a: tensor<4x8xf32>, %b: tensor<8x6xf32>):
+    for {dim = 0} {
+      ():
+      %zero = init {value = 0.0} : tensor<2x6xf32>
+      %sum = for(%zero) {dim = 2} : tensor<2x6xf32> {
+        (%acc: tensor<2x6xf32>):
+        %at = load(%a) {operand = 0} : tensor<2x4xf32>
+        %bt = load(%b) {operand = 1} : tensor<4x6xf32>
+        %next = compute(%at, %bt, %acc) {unit = "pt", head = "matmul"} : tensor<2x6xf32> {
+          (%p: tensor<2x4xf32>, %q: tensor<4x6xf32>, %r: tensor<2x6xf32>):
+          %pq = matmul(%p, %q) : tensor<2x6xf32>
+          %all = add(%r, %pq) : tensor<2x6xf32>
+          yield %all
+        }
+        yield %next
+      }
+      store(%sum) {result = 0}
+      yield
+    }
+    yield
+  }
+  output "y" = %y
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("store(%sum) {result = 0}", "", "expected one store of each result, got 0 of result 0"),
+        ("store(%sum) {result = 0}", "store(%sum) {result = 0} store(%sum) {result = 0}",
+         "expected one store of each result, got 2 of result 0"),
+        ("store(%sum) {result = 0}", "store(%sum) {result = 0} store(%sum) {result = 1}",
+         "expected one store of each result, got 1 of result 1"),
+        ("yield %next", "store(%next) {result = 0} yield %next",
+         "a store stands in a loop that carries values, so it is not of final ones"),
+        ("load(%a) {operand = 0} : tensor<2x4xf32>", "load(%b) {operand = 0} : tensor<2x4xf32>",
+         "operand 0 of the kernel is not %b"),
+        ("for(%zero) {dim = 2}", "for(%zero) {dim = 1}",
+         "dimension 1 is none of the kernel's loops (0, 2)"),
+        ("loops = (0, 2)", "loops = (2, 0)",
+         "loops (0, 2) are not nested as the kernel's loops (2, 0) are"),
+        ("for(%zero) {dim = 2}", "for(%zero) {dim = 0}",
+         "m indexes a result, so its loop must not carry values"),
+        ("tile = (2, 6, 4)", "tile = (2, 6, 3)",
+         "expected a tile of shape [2, 3], as the maps give, got [2, 4]"),
+        ("tile = (2, 6, 4)", "tile = (1, 6, 4)",
+         "expected a tile to store of shape [1, 6], as the maps give, got [2, 6]"),
+        ("yield %next", "%odd = neg(%next) : tensor<2x6xf32> yield %next",
+         "neg stands in a tile body; tensor ops stand only inside a compute"),
+    ],
+)  # fmt: skip
+def test_rule_18_tile_bodies(old: str, new: str, sentence: str) -> None:
+    verify(parse_module(TILED))
+    assert f"rule 18: {sentence} (from M)" in _broken(TILED.replace(old, new), {18})
+
+
+def test_rule_18_depth_of_loads_and_stores() -> None:
+    load = "%at = load(%a) {operand = 0} : tensor<2x4xf32>"
+    early = TILED.replace(load, "").replace("for {dim = 0}", f"{load} for {{dim = 0}}")
+    message = "rule 18: the operand varies along m, k; load it inside their loops (from M)"
+    assert message in _broken(early, {18})
+    flat = TILED.replace("    for {dim = 0} {\n      ():\n", "").replace("yield\n    }\n", "", 1)
+    message = "rule 18: the result varies along m; store it inside their loops (from M)"
+    assert message in _broken(flat, {18})
 
 
 def test_rules_are_numbered_and_each_has_a_test_above() -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from spyrec.ir.core import Value
 from spyrec.ir.types import TensorType
 
 from .control import check_values, plain
 from .shapes import need_same_dtype, show_type, static_dims
 from .spec import NO_ATTRS, Array, Arrays, Attrs, AttrSpec, OpDef, Site, Types, operands
+from .tile import F32, working
 
 DEVICE = frozenset({"device", "tile"})
 
@@ -23,6 +26,8 @@ def _infer_kernel(types: Types, attrs: Attrs, site: Site) -> Types:
     """The region is the meaning: its arguments are the operands, its yield the results. Stated
     result types may add layouts and spaces."""
     body = site.regions[0]
+    if attrs.get("tiled") is not True:
+        types = _as_computed(body.args, types)
     check_values(body.args, types, "region arguments, as the operands,", site)
     if attrs.get("tiled") is True:  # the body stores its results tile by tile
         if site.declared is None:
@@ -31,8 +36,19 @@ def _infer_kernel(types: Types, attrs: Attrs, site: Site) -> Types:
         return site.declared
     if site.declared is None:
         return tuple(plain(v.type) for v in body.results)
-    check_values(body.results, site.declared, "region results, as the kernel's results,", site)
+    results = _as_computed(body.results, site.declared)
+    check_values(body.results, results, "region results, as the kernel's results,", site)
     return site.declared
+
+
+def _as_computed(values: Sequence[Value], types: Types) -> Types:
+    """What the region may have for these types: a float may stand in it in f32, as the machine has
+    it in its registers; results are rounded when they leave the kernel."""
+    if len(values) != len(types):
+        return types
+    return tuple(
+        working(t) if v.type.dtype == F32 else t for v, t in zip(values, types, strict=True)
+    )
 
 
 def _infer_move(types: Types, attrs: Attrs, site: Site) -> Types:
@@ -111,7 +127,8 @@ def _eval_move(arrays: Arrays, attrs: Attrs, types: Types) -> Arrays:
 def _view(array: Array, counts: Sequence[int], maps: Sequence[Affine]) -> Array:
     """The elements that the affine maps name for each index of the box, without copying. The
     bounds were checked by ``_check_box``."""
-    origin = array[(..., *(slice(offset, None) for offset, _ in maps))]  # a view also of rank 0
+    starts: tuple[Any, ...] = tuple(slice(offset, None) for offset, _ in maps)
+    origin = array[(..., *starts)]  # with ... it is a view also of rank 0
     strides = [
         sum(coefs[i] * stride for (_, coefs), stride in zip(maps, array.strides, strict=True))
         for i in range(len(counts))

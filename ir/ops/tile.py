@@ -8,8 +8,8 @@ from __future__ import annotations
 from spyrec.ir.types import DTYPES, TensorType
 
 from .control import check_values, plain
-from .shapes import show, show_type, static_dims
-from .spec import AttrSpec, Attrs, OpDef, Site, Types, operands
+from .shapes import show_type, static_dims
+from .spec import Attrs, AttrSpec, OpDef, Site, Types, operands
 
 TILE = frozenset({"tile"})
 F32 = DTYPES["f32"]
@@ -21,7 +21,7 @@ def working(type_: TensorType) -> TensorType:
 
 
 def _declared(site: Site) -> TensorType:
-    """The one type that the op states for its result; what it holds depends on the kernel around."""
+    """The one type that the op states for its result; it depends on the kernel around."""
     if site.declared is None or len(site.declared) != 1:
         raise site.error("its result type follows from the kernel around it; state one")
     static_dims(site.declared[0].shape, "a dimension of a tile", site)
@@ -56,15 +56,12 @@ def _infer_init(types: Types, attrs: Attrs, site: Site) -> Types:
 
 def _infer_compute(types: Types, attrs: Attrs, site: Site) -> Types:
     result, body = _declared(site), site.regions[0]
-    check_values(
-        body.args, [working(t) for t in types], "region arguments, as the tiles with floats in f32,", site
-    )
-    check_values(
-        body.results, (working(result),), "a region result, as the tile with floats in f32,", site
-    )
-    names = [op.name for op in body.ops]
-    if attrs["head"] and attrs["head"] not in names:
-        raise site.error(f"its head is {attrs['head']}, but the region holds {show(tuple(names))}")
+    read = tuple(working(t) for t in types)
+    check_values(body.args, read, "region arguments, as the tiles with floats in f32,", site)
+    made = (working(result),)
+    check_values(body.results, made, "a region result, as the tile with floats in f32,", site)
+    if attrs["head"] and all(op.name != attrs["head"] for op in body.ops):
+        raise site.error(f"its head is {attrs['head']}, which its region does not hold")
     return (plain(result),)
 
 
@@ -101,11 +98,11 @@ DEFS: tuple[OpDef, ...] = (
     OpDef(
         "compute", "tile", operands("tile*"),
         {
-            "unit": AttrSpec("str", doc="that runs it: matrix or vector unit", choices=("pt", "sfp")),
+            "unit": AttrSpec("str", doc="matrix or vector unit", choices=("pt", "sfp")),
             "head": AttrSpec("str", "", "the matmul, conv, window or reduction in it, if any"),
         },
         TILE,
-        "One instruction: the region on the tiles, floats in f32, rounded once to the result's type.",
+        "One instruction: the region on the tiles, floats in f32, rounded once to the result.",
         _infer_compute, None, regions=1, results=("tile",),
     ),
     OpDef(

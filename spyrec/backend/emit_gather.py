@@ -2,111 +2,112 @@
 
 from __future__ import annotations
 
-from itertools import product
+from dataclasses import replace
 
 from spyrec.ir.layout import Layout
-from spyrec.passes.kernel import GROUP, Nest, rank1
-from spyrec.sim.isa import Instr, Num, Operand
+from spyrec.passes.kernel import GROUP, Box, Nest, rank1
+from spyrec.passes.pieces import tile_boxes
+from spyrec.sim.isa import Instr, Operand
 
-from .address import num, strides_along
-from .emit_move import home_region
-from .emit_nest import KernelContext
-from .streams import Body, Buffer, LoopStmt, Stmt
+from .address import mask_of, num, strides_along
+from .context import KernelContext
+from .regions import Region, card_region, home_region, sticks
+from .slots import Slots
+from .tree import Body, LoopStmt, Stmt
 
 INDEX_LANES = 32
 
 
 class GatherEmitter:
-    """out[i.., d] = table[index[i..], d]: rows in tiles of up to 64 along the last index dimension, whole
-    sticks of indices."""
+    """out[i.., d] = table[index[i..], d]: rows in tiles of up to 64 along the last index dimension,
+    whole sticks of indices."""
 
     def __init__(self, ctx: KernelContext) -> None:
         self.ctx = ctx
         self.nest = Nest(ctx.op)
         self.table, self.index = ctx.op.operands
         self.result = ctx.op.results[0]
-        prefix = f"{self.result.name}_"
-        self.at = {name.removeprefix(prefix): at // 128 for name, (at, _) in ctx.addresses.items() if name.startswith(prefix)}
         assert self.result.type.layout is not None
-        self.tile = Layout.stick(self.nest.tile, self.result.type.dtype.bits, self.result.type.layout.stick_dim)
-        self.idx = Buffer("idx", 2)
-        self.dst = Buffer("dst", 2)
+        self.tile = Layout.stick(
+            self.nest.tile, self.result.type.dtype.bits, self.result.type.layout.stick_dim
+        )
+        self.home = home_region(ctx, self.result)
+        rows = self.nest.tile[-2] if len(self.nest.tile) > 1 else 1
+        self.idx = self._slots("idx", -(-rows // INDEX_LANES) + 1)
+        self.dst = None if self.home is not None else self._slots("dst", self.tile.sticks)
+
+    def _slots(self, role: str, sticks_: int) -> Slots:
+        address, _ = self.ctx.addresses[f"{self.result.name}_{role}"]
+        return Slots(role, address // 128, sticks_, self.ctx.cores)
 
     def run(self) -> Body:
         root = Body()
-        nest = self.nest
-        trips = [max(1, -(-n // t)) for n, t in zip(nest.local, nest.tile, strict=True)]
-        for step, index in enumerate(product(*(range(n) for n in trips))):
-            body = Body(scoped=[self.idx, self.dst])
-            self._tile(body, index, step % 2)
-            root.items.append(LoopStmt(1, body))
+        idle = tuple((0, 0) for _ in self.nest.extents)
+        for mine in tile_boxes(self.nest, self.nest.tile):
+            boxes = mine + (idle,) * (self.ctx.cores - len(mine))
+            live = [c for c, b in enumerate(boxes) if all(n for _, n in b)]
+            if live:
+                body = Body()
+                self._tile(body, boxes, live)
+                root.items.append(LoopStmt(1, body))
         return root
 
-    def _tile(self, body: Body, index: tuple[int, ...], slot: int) -> None:
-        nest, cores = self.nest, self.ctx.cores
-        ranges = nest.core_ranges + (tuple((0, 0) for _ in nest.extents),) * (cores - len(nest.core_ranges))
-        boxes = [
-            tuple((s + i * t, max(0, min(t, n - i * t))) for i, t, (s, n) in zip(index, nest.tile, r, strict=True)) for r in ranges
-        ]
-        live = [c for c, b in enumerate(boxes) if all(n for _, n in b)]
-        if not live:
-            return
-        where = sum(1 << c for c in live)
-        where = 0 if where == (1 << cores) - 1 else where
-        last = len(nest.extents) - 1
-        rows = [b[last - 1][1] if c in live and last else 1 for c, b in enumerate(boxes)]
-        index_at = [self._index_stick(b) if c in live else 0 for c, b in enumerate(boxes)]
-        sticks = [-(-n // INDEX_LANES) for n in rows]
-        near = self.at["idx"] + slot * self._idx_slot()
+    def _tile(self, body: Body, boxes: tuple[Box, ...], live: list[int]) -> None:
+        """The busy cores fetch indices, gather rows and store them."""
+        cores = self.ctx.cores
+        where = mask_of(live, cores)
+        last = len(self.nest.extents) - 1
+        full = [b if c in live else boxes[live[0]] for c, b in enumerate(boxes)]
+        rows = [b[last - 1][1] if last else 1 for b in full]
+        near = num(self.idx.take(live))
+        body.scoped.append(self.idx.buffer)
         body.items.append(Stmt("ml", Instr(
-            "load", (num(sticks),), (None,),
-            (Operand("lx", near, (1,), "i32"), Operand("hbm", num(index_at), (1,), "i32", "p1")), where=where), (), (self.idx,)))
-        assert self.table.type.layout is not None and self.result.type.layout is not None
-        table = strides_along(self.table.type.layout)
-        here = home_region(self.ctx, self.result)
-        mine = strides_along(here.layout if here is not None else self.tile)
-        groups = [-(-b[last][1] // GROUP) if c in live else 0 for c, b in enumerate(boxes)]
-        fmt = self.ctx.format(self.result.type.dtype)
-        pair = self.result.type.dtype.bits // 16
-        base = [b[last][0] // GROUP * table[1] for b in boxes]
-        tile_at: Num = self.at["dst"] + slot * self.tile.sticks if here is None else num(
-            [here.at(c, tuple(s for s, _ in b)) if c in live else 0 for c, b in enumerate(boxes)])
-        counts: list[Num] = [num(rows), num(groups)]
-        to, frm = [mine[last - 1] if last else 0, mine[last]], [0, table[1]]
-        if pair > 1:
-            counts.append(pair)
-            to.append(1)
-            frm.append(1)
-        none = (None,) * len(counts)
-        body.items.append(Stmt("ml", Instr(
-            "gather", tuple(counts), none,
-            (Operand("lx", tile_at, tuple(to), fmt), Operand("hbm", num(base), tuple(frm), fmt, "p0"), Operand("lx", near, (0,) * len(counts), "i32")),
-            {"stride": table[0] or 1, "rows": rank1(self.table.type)[0]}, where=where), (self.idx,), (self.dst,)))
-        if here is not None:
+            "load", (num([-(-n // INDEX_LANES) for n in rows]),), (None,),
+            (Operand("lx", near, (1,), "i32"),
+             Operand("hbm", num([self._index_stick(b) for b in full]), (1,), "i32", "p1")),
+            where=where,
+        ), (), (self.idx.buffer,)))  # fmt: skip
+        out = self.home
+        if out is None:
+            assert self.dst is not None
+            fmt = self.ctx.format(self.result.type.dtype)
+            out = Region("lx", self.tile, fmt, self.dst.take(live), boxes)
+            body.scoped.append(self.dst.buffer)
+        table = card_region(self.ctx, self.table, "p0")
+        counts = [num(rows), num([-(-b[last][1] // GROUP) for b in full])]
+        starts = [tuple(s for s, _ in b) for b in full]
+        tile_at = [out.at(c, starts[c]) if c in live else 0 for c in range(cores)]
+        inner = [out.along[last - 1] if last else 0, out.along[last]]
+        fetch = sticks(
+            "gather", counts, [s[last] // GROUP * table.along[1] for s in starts],
+            [0, table.along[1]], tile_at, inner, table, out, where,
+            {"stride": table.along[0] or 1, "rows": rank1(self.table.type)[0]},
+        )  # fmt: skip
+        index = Operand("lx", near, (0,) * len(fetch.counts), "i32")
+        fetch = replace(fetch, operands=(*fetch.operands, index))
+        writes = (self.dst.buffer,) if self.dst is not None else ()
+        body.items.append(Stmt("ml", fetch, (self.idx.buffer,), writes))
+        if self.dst is None:
             return  # the rows are where their readers look for them
-        far = strides_along(self.result.type.layout)
-        start = [sum(b[t][0] // (GROUP if t == last else 1) * far[t] for t in range(last + 1)) for b in boxes]
-        out = [far[last - 1] if last else 0, far[last]] + [1] * (len(counts) - 2)
-        body.items.append(Stmt("ms", Instr(
-            "store", tuple(counts), none, (Operand("hbm", num(start), tuple(out), fmt, "r0"), Operand("lx", tile_at, tuple(to), fmt)),
-            where=where), (self.dst,), ()))
+        card = card_region(self.ctx, self.result, "r0")
+        outer = [card.along[last - 1] if last else 0, card.along[last]]
+        start = [card.at(0, s) for s in starts]
+        body.items.append(Stmt("ms", sticks(
+            "store", counts, tile_at, inner, start, outer, out, card, where
+        ), (self.dst.buffer,)))  # fmt: skip
 
-    def _idx_slot(self) -> int:
-        rows = self.nest.tile[-2] if len(self.nest.tile) > 1 else 1
-        return -(-rows // INDEX_LANES) + 1
-
-    def _index_stick(self, box: tuple[tuple[int, int], ...]) -> int:
+    def _index_stick(self, box: Box) -> int:
         """Stick of the first index of the tile: indices lie along the lanes of the index tensor."""
         layout = self.index.type.layout
         assert layout is not None
-        shape = rank1(self.index.type)
         along = strides_along(layout)
-        lead = len(box) - 1 - len(shape)
+        lead = len(box) - 1 - len(along)
         at = 0
-        for t in range(len(shape)):
+        for t, step in enumerate(along):
             start = box[t + lead][0] if t + lead >= 0 else 0
             if t == layout.stick_dim:
-                at += start // GROUP * along[t] + start % GROUP // INDEX_LANES
+                at += start // GROUP * step + start % GROUP // INDEX_LANES
             else:
-                at += start * along[t]
+                at += start * step
         return at
+

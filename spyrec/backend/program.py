@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from spyrec.ir.core import Module, Op, Value, uses
+from spyrec.ir.core import Module, Op, Value
 from spyrec.ir.layout import Layout
+from spyrec.passes.attrs import entries, whole_number
 from spyrec.passes.manager import Target
 from spyrec.passes.residency import home
 from spyrec.sim.formats import encode
 from spyrec.sim.isa import Buffer, Kernel, Launch, Program
 
 from .kernels import Home, Surroundings, build_kernel
+
+Table = Mapping[str, tuple[int, int]]
+"""Value name -> byte address in card memory, bytes."""
 
 FORMATS = {"dl16": {"bool": "dl16"}, "ieee16": {"bool": "f16"}, "fp32": {"bool": "dl16"}}
 
@@ -23,10 +28,11 @@ def emit_program(module: Module, target: Target) -> Program:
     """Code for a module of the tile stage whose tensors all have addresses."""
     formats = FORMATS[target.numerics]
     constants = {op.result: op for op in module.body.ops if op.name == "constant"}
-    readers = uses(module.body)
     outputs = set(module.body.results)
     scalars = {
-        v: float(np.asarray(op.attrs["value"]).reshape(-1)[0]) for v, op in constants.items() if v.type.size == 1
+        v: float(np.asarray(op.attrs["value"]).reshape(-1)[0])
+        for v, op in constants.items()
+        if v.type.size == 1
     }
     around = Surroundings(target.device, formats, _homes(module), scalars, frozenset(constants))
     kernels: list[Kernel] = []
@@ -43,9 +49,10 @@ def emit_program(module: Module, target: Target) -> Program:
             used.update(params)
             index = _shared(kernels, kernel)
             after = (len(launches) - 1,) if launches else ()
-            launches.append(Launch(index, tuple((buffer_of[v], 0) for v in params), after, early=bool(op.attrs["early"])))
-    del readers
-    table = {str(n): (int(a), int(s)) for n, a, s in module.attrs["hbm"]}  # type: ignore[union-attr]
+            args = tuple((buffer_of[v], 0) for v in params)
+            launches.append(Launch(index, args, after, early=bool(op.attrs["early"])))
+    placed: Any = module.attrs["hbm"]
+    table: Table = {name: (address, size) for name, address, size in placed}
     hosts = dict(module.attrs.get("host_types", ()))  # type: ignore[arg-type]
     buffers = [_port(v, v.name, "input", table, hosts, formats) for v in module.body.args]
     for v, op in constants.items():
@@ -63,7 +70,7 @@ def emit_program(module: Module, target: Target) -> Program:
 
 
 def _buffer_names(module: Module) -> dict[Value, str]:
-    """Buffers are named as their values; an output has a prefix so that it cannot meet an input's name."""
+    """Buffers are named as their values."""
     names: dict[Value, str] = {v: v.name for v in module.body.args}
     for op in module.body.ops:
         for v in op.results:
@@ -76,9 +83,9 @@ def _homes(module: Module) -> dict[Value, Home]:
     out: dict[Value, Home] = {}
     for op in module.body.ops:
         if op.name == "relayout":
-            where[op.result] = int(op.attrs["lx"])  # type: ignore[arg-type]
+            where[op.result] = whole_number(op, "lx")
         elif op.name == "kernel":
-            table = {str(n): int(a) for n, a, _ in op.attrs["lx"]}  # type: ignore[union-attr]
+            table = {name: address for name, address, _ in entries(op, "lx")}
             for r in op.results:
                 if r.name in table:
                     where[r] = table[r.name]
@@ -90,28 +97,32 @@ def _homes(module: Module) -> dict[Value, Home]:
 
 
 def _shared(kernels: list[Kernel], kernel: Kernel) -> int:
-    """The index of the kernel; equal code is kept once (the name, the notes and the facts are the first's)."""
+    """The index of the kernel; equal code is kept once (the name and the facts are the first's)."""
     for i, known in enumerate(kernels):
-        if replace(kernel, name=known.name, notes=known.notes, info=known.info) == known and known.notes == kernel.notes:
+        same = replace(kernel, name=known.name, info=known.info)
+        if known.notes == kernel.notes and same == known:
             return i
     kernels.append(kernel)
     return len(kernels) - 1
 
 
 def _port(
-    v: Value, name: str, kind: str, table: Mapping[str, tuple[int, int]], hosts: Mapping[str, str],
+    v: Value, name: str, kind: str, table: Table, hosts: Mapping[str, str],
     formats: Mapping[str, str], label: str | None = None,
 ) -> Buffer:
     address, size = table[v.name]
     kept = v.type.dtype.name
     meta = {
-        "name": name, "dtype": str(hosts.get(name, kept)), "shape": "x".join(map(str, v.type.static_shape)),
-        "device_dtype": formats.get(kept, kept), "layout": str(v.type.layout),
+        "name": name,
+        "dtype": str(hosts.get(name, kept)),
+        "shape": "x".join(map(str, v.type.static_shape)),
+        "device_dtype": formats.get(kept, kept),
+        "layout": str(v.type.layout),
     }
     return Buffer(label or v.name, kind, size, address, None, meta)
 
 
-def _weights(v: Value, op: Op, table: Mapping[str, tuple[int, int]], formats: Mapping[str, str]) -> Buffer:
+def _weights(v: Value, op: Op, table: Table, formats: Mapping[str, str]) -> Buffer:
     """A constant in the layout its readers want. Padding is zero."""
     address, size = table[v.name]
     layout = v.type.layout

@@ -1,116 +1,82 @@
 """From statements in one order to a stream per unit, with the tokens that keep the units in step.
 
-A kernel is first written as one tree of statements and loops, as if a single unit did everything. Each
-statement says which scratchpad or accumulator buffers it reads and writes. A buffer is produced anew in every trip
-of the loop body it belongs to (its scope) by one unit, and has one or more slots that rotate. For each unit
-that reads what another wrote there are two counting tokens: *full* (a slot has been written) and *free* (a slot has been
-read). The reader hands out one *free* per slot at the start.
+Between a buffer's writer and each unit that reads it there are counting tokens. *Full*: the writer
+has filled a slot. *Free*: the reader is done with one; it hands out one *free* per slot at the
+start. In every trip of the buffer's scope the writer takes *free* before it first touches the
+buffer and gives *full* after the last time; the reader takes *full* and gives *free* likewise.
+When one core loads for a group, each member gives its *free* to a counter of its own on the
+leader: in a common one a fast member's second could pass for a slow member's first.
 
-A multicast load fills the same slot on several cores at once, so it waits for each of them. Every member of the group
-has its own *free* token on the leader: in one shared counter two credits of a fast member could stand for a slow
-one's, and the load would overwrite a slot still being read.
+Why this cannot deadlock: a unit's stream keeps the order of the tree, and what a wait needs, on
+whatever core, is signalled by a statement that stands earlier in that order (``check_tree``), so
+the earliest unfinished statement can always run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from spyrec.ir.errors import CapacityError
 from spyrec.sim.isa import GO, UNITS, Instr, Loop, Num, Signal, Stream, Wait
 
+from .address import num
+from .tree import Body, Buffer, LoopStmt, check_tree, statements
+
 MAX_TOKENS = 255
-
-
-@dataclass(eq=False)
-class Buffer:
-    """A tile buffer of ``slots`` rotating slots. ``groups``: masks of cores that share one multicast load,
-    leader the lowest core; empty when each core loads for itself."""
-
-    name: str
-    slots: int = 1
-    groups: tuple[int, ...] = ()
-
-
-@dataclass(eq=False)
-class Stmt:
-    """One instruction without tokens. ``early``: it touches neither tensors of earlier kernels nor scratchpad that they
-    may still use, so it need not wait for them."""
-
-    unit: str
-    instr: Instr
-    reads: tuple[Buffer, ...] = ()
-    writes: tuple[Buffer, ...] = ()
-    early: bool = False
-
-
-@dataclass(eq=False)
-class Body:
-    """Statements in order; ``scoped`` lists the buffers produced anew each time the body runs."""
-
-    items: list[Stmt | LoopStmt] = field(default_factory=list)
-    scoped: list[Buffer] = field(default_factory=list)
-
-
-@dataclass(eq=False)
-class LoopStmt:
-    count: int
-    body: Body
-
-
-def statements(body: Body) -> Iterator[Stmt]:
-    for item in body.items:
-        if isinstance(item, LoopStmt):
-            yield from statements(item.body)
-        else:
-            yield item
 
 
 @dataclass
 class _Item:
-    """A stream element under construction with the buffers its unit reads and writes in it."""
+    """A stream element under construction, with the buffers its unit reads and writes in it.
+
+    ``credits``: it loads for groups of cores; the number of its first *free* token for each buffer
+    and reader, one token for each member."""
 
     element: Instr | Loop
     reads: set[Buffer]
     writes: set[Buffer]
     waits: list[Wait] = field(default_factory=list)
     signals: list[Signal] = field(default_factory=list)
-    variants: tuple[tuple[int, int], ...] = ()  # multicast: (group size, mask of leaders)
-    credits: list[Wait] = field(default_factory=list)  # multicast: the leader's; members' tokens follow
-    early: bool = False
+    groups: tuple[int, ...] = ()
+    credits: list[int] = field(default_factory=list)
 
 
 class Streams:
-    """Builds the streams of one kernel. ``cores``: how many cores run it; ``used``: tokens 1..used are taken."""
+    """Builds the streams of one kernel. ``cores``: how many cores run it; ``used``: tokens 1..used
+    are taken.
+
+    PassError when the tree breaks a rule of ``check_tree``, CapacityError when it needs too many
+    tokens.
+    """
 
     def __init__(self, root: Body, cores: int, used: int = 0) -> None:
+        check_tree(root)
         self.root = root
         self.cores = cores
-        self.next_token = GO + 1 + used
-        self.writer: dict[Buffer, str] = {}
+        self._next_token = GO + 1 + used
+        self.writer = {b: s.unit for s in statements(root) for b in s.writes}
         self.readers: dict[Buffer, list[str]] = {}
+        for s in statements(root):
+            for b in s.reads:
+                if _must_wait(self.writer[b], s.unit) and s.unit not in self.readers.get(b, ()):
+                    self.readers.setdefault(b, []).append(s.unit)
         self.full: dict[tuple[Buffer, str], int] = {}
         self.free: dict[tuple[Buffer, str], int] = {}
-        for stmt in statements(root):
-            for b in stmt.writes:
-                self.writer.setdefault(b, stmt.unit)
-        for stmt in statements(root):
-            for b in stmt.reads:
-                if b in self.writer and self.writer[b] != stmt.unit and stmt.unit not in self.readers.setdefault(b, []):
-                    self.readers[b].append(stmt.unit)
         for b, units in self.readers.items():
+            members = max((mask.bit_count() for mask in b.groups), default=1)
             for unit in units:
-                self.full[b, unit] = self._token()
-                self.free[b, unit] = self._token()
-                for _ in range(max((g.bit_count() for g in b.groups), default=1) - 1):
-                    self._token()  # the members' tokens follow the leader's
+                self.full[b, unit] = self._tokens(1)
+                self.free[b, unit] = self._tokens(members)
 
-    def _token(self) -> int:
-        token = self.next_token
-        self.next_token += 1
-        if token > MAX_TOKENS:
-            raise CapacityError(f"a kernel needs more than {MAX_TOKENS} tokens; tile it coarser")
-        return token
+    def _tokens(self, n: int) -> int:
+        """The first of ``n`` tokens in a row."""
+        first = self._next_token
+        self._next_token += n
+        if self._next_token > MAX_TOKENS + 1:
+            raise CapacityError(
+                f"codegen: a kernel needs more than {MAX_TOKENS} tokens; pin a coarser tile"
+            )
+        return first
 
     def build(self) -> dict[str, Stream]:
         """Unit -> stream, for the units that have something to do."""
@@ -122,55 +88,32 @@ class Streams:
         return out
 
     def _opening(self, unit: str) -> list[Instr]:
-        """Every slot of what the unit reads is free; then it waits for the launches before this one. The loader
-        waits only where it first needs their results."""
+        """Every slot of what the unit reads is free; then it waits for the launches before this
+        one. The loader waits only where it first needs their results."""
         free = tuple(
-            replace(self._credit(b, unit), n=b.slots) for b, units in self.readers.items() if unit in units
+            self._freed(b, unit, b.slots) for b, units in self.readers.items() if unit in units
         )
         opening = [Instr("sync", signals=free)] if free else []
         return opening if unit == "ml" else [*opening, Instr("sync", waits=(Wait(GO, 0),))]
 
-    def _credit(self, b: Buffer, unit: str) -> Signal:
-        """One slot of the buffer is free again: tell the core that fills it."""
+    def _freed(self, b: Buffer, unit: str, slots: int) -> Signal:
+        """``slots`` have been read: told to the core that loads, on the counter kept for this
+        one."""
         first = self.free[b, unit]
         if not b.groups:
-            return Signal(first)
-        token = [first] * self.cores
+            return Signal(first, slots)
+        leader, place = [0] * self.cores, [0] * self.cores
         for mask in b.groups:
             members = [c for c in range(self.cores) if mask >> c & 1]
-            for place, c in enumerate(members):
-                token[c] = first + place
-        return Signal(tuple(token), 1, self._leaders(b))
-
-    def _leaders(self, b: Buffer) -> Num:
-        """For each core the mask of the core that loads for it (0: itself)."""
-        if not b.groups:
-            return 0
-        leader = [0] * self.cores
-        for mask in b.groups:
-            low = mask & -mask
-            for c in range(self.cores):
-                if mask >> c & 1:
-                    leader[c] = low
-        return tuple(leader)
-
-    def _members(self, b: Buffer) -> Num:
-        """For each core the mask of the cores it loads for (itself when it is no leader)."""
-        if not b.groups:
-            return 0
-        members = [1 << c for c in range(self.cores)]
-        for mask in b.groups:
-            members[(mask & -mask).bit_length() - 1] = mask
-        return tuple(members)
+            for i, c in enumerate(members):
+                leader[c], place[c] = 1 << members[0], i
+        return Signal(num([first + i for i in place]), slots, tuple(leader))
 
     def _unit(self, body: Body, unit: str) -> list[Instr | Loop]:
         items = self._items(body, unit)
         for b in body.scoped:
             self._synchronise(b, unit, items, _mask(body, b))
-        out: list[Instr | Loop] = []
-        for item in items:
-            out.extend(self._finish(item))
-        return out
+        return [made for item in items for made in _finish(item)]
 
     def _items(self, body: Body, unit: str) -> list[_Item]:
         items = []
@@ -178,77 +121,96 @@ class Streams:
             if isinstance(s, LoopStmt):
                 inner = self._unit(s.body, unit)
                 mine = [x for x in statements(s.body) if x.unit == unit]
-                reads, writes = {b for x in mine for b in x.reads}, {b for x in mine for b in x.writes}
+                reads = {b for x in mine for b in x.reads}
+                writes = {b for x in mine for b in x.writes}
                 if s.count == 1:  # an unrolled step: tokens of its own buffers are in place
-                    items.extend(_Item(e, reads, writes) for e in inner)
+                    items += [_Item(element, reads, writes) for element in inner]
                 elif inner:
                     items.append(_Item(Loop(s.count, tuple(inner)), reads, writes))
             elif s.unit == unit:
-                item = _Item(s.instr, set(s.reads), set(s.writes), early=s.early)
-                if unit == "ml" and not s.early:
-                    item.waits.append(Wait(GO, 0))
-                items.append(item)
+                go = [Wait(GO, 0)] if unit == "ml" and not s.early else []
+                items.append(_Item(s.instr, set(s.reads), set(s.writes), go))
         return items
 
     def _synchronise(self, b: Buffer, unit: str, items: list[_Item], mask: int) -> None:
-        """Put the buffer's waits before the unit's first touch in this body and its signals after the last. The
-        cores of ``mask`` take part, also those on which this unit has nothing to do here."""
+        """Put the buffer's waits before the unit's first touch in this body and its signals after
+        the last. The cores of ``mask`` take part, also those on which this unit has nothing to do
+        here."""
         units = self.readers.get(b, [])
-        if not units:
-            return
-        writes = unit == self.writer[b]
-        if not writes and unit not in units:
-            return
-        touched = [i for i, item in enumerate(items) if b in (item.writes if writes else item.reads)]
-        if not touched:
-            return
-        if writes:
-            for u in units:
-                touched[-1] += self._before(items, touched[0], Wait(self.free[b, u]), b, mask)
-            for u in units:
-                self._after(items, touched[-1], Signal(self.full[b, u], 1, self._members(b)), mask)
-        else:
-            touched[-1] += self._before(items, touched[0], Wait(self.full[b, unit]), None, mask)
-            self._after(items, touched[-1], self._credit(b, unit), mask)
-
-    @staticmethod
-    def _before(items: list[_Item], i: int, wait: Wait, multicast: Buffer | None, mask: int) -> int:
-        """Returns how many items it put in."""
-        element, added = items[i].element, 0
-        if isinstance(element, Loop) or element.where != mask:
-            items.insert(i, _Item(Instr("sync", where=mask), set(), set()))
-            added = 1
-        if multicast is not None and multicast.groups:
-            items[i].variants = _variants(multicast.groups)
-            items[i].credits.append(wait)
-        else:
-            items[i].waits.append(wait)
-        return added
-
-    @staticmethod
-    def _after(items: list[_Item], i: int, signal: Signal, mask: int) -> None:
-        element = items[i].element
-        if isinstance(element, Loop) or element.where != mask:
-            items.insert(i + 1, _Item(Instr("sync", where=mask), set(), set()))
-            i += 1
-        items[i].signals.append(signal)
-
-    def _finish(self, item: _Item) -> list[Instr | Loop]:
-        e = item.element
-        if isinstance(e, Loop):
-            return [e]
-        made = replace(e, waits=(*e.waits, *item.waits), signals=(*e.signals, *item.signals))
-        if not item.variants:
-            return [made]
-        return [
-            replace(made, waits=(*made.waits, *_from_all(item.credits, size)), where=leaders)
-            for size, leaders in item.variants
-        ]
+        if units and unit == self.writer[b] and (at := _touched(items, b, write=True)):
+            _after(items, at[-1], [
+                Signal(self.full[b, u], 1, group_members(b.groups, self.cores)) for u in units
+            ], mask)  # fmt: skip
+            if b.groups:
+                assert _on(items[at[0]].element, mask), "all members need what their leader loads"
+                items[at[0]].groups = b.groups
+                items[at[0]].credits += [self.free[b, u] for u in units]
+            else:
+                _before(items, at[0], [Wait(self.free[b, u]) for u in units], mask)
+        if unit in units and (at := _touched(items, b, write=False)):
+            _after(items, at[-1], [self._freed(b, unit, 1)], mask)
+            _before(items, at[0], [Wait(self.full[b, unit])], mask)
 
 
-def _from_all(credits: list[Wait], size: int) -> list[Wait]:
-    """A wait for each member of a group."""
-    return [Wait(c.token + i) for c in credits for i in range(size)]
+def group_members(groups: tuple[int, ...], cores: int) -> Num:
+    """For each core the mask of the cores it loads for (itself when it leads no group); 0 without
+    groups."""
+    if not groups:
+        return 0
+    members = [1 << c for c in range(cores)]
+    for mask in groups:
+        members[(mask & -mask).bit_length() - 1] = mask
+    return tuple(members)
+
+
+def _must_wait(writer: str, reader: str) -> bool:
+    """A unit works in order, but a load is complete only some time after the next has begun."""
+    return writer != reader or writer == "ml"
+
+
+def _touched(items: list[_Item], b: Buffer, *, write: bool) -> list[int]:
+    return [i for i, item in enumerate(items) if b in (item.writes if write else item.reads)]
+
+
+def _before(items: list[_Item], i: int, waits: list[Wait], mask: int) -> None:
+    if not _on(items[i].element, mask):
+        items.insert(i, _Item(Instr("sync", where=mask), set(), set()))
+    items[i].waits += waits
+
+
+def _after(items: list[_Item], i: int, signals: list[Signal], mask: int) -> None:
+    if not _on(items[i].element, mask):
+        i += 1
+        items.insert(i, _Item(Instr("sync", where=mask), set(), set()))
+    items[i].signals += signals
+
+
+def _on(element: Instr | Loop, mask: int) -> bool:
+    """Do exactly the cores of the mask execute the element?"""
+    return isinstance(element, Instr) and element.where == mask
+
+
+def _finish(item: _Item) -> list[Instr | Loop]:
+    """The element with its tokens; a load for groups once for each size of group, on the leaders,
+    which wait for as many members."""
+    element = item.element
+    if isinstance(element, Loop):
+        return [element]
+    made = replace(
+        element, waits=(*element.waits, *item.waits), signals=(*element.signals, *item.signals)
+    )
+    if not item.groups:
+        return [made]
+    leaders: dict[int, int] = {}
+    for mask in item.groups:
+        size = mask.bit_count()
+        leaders[size] = leaders.get(size, 0) | mask & -mask
+    return [
+        replace(made, where=where, waits=(*made.waits, *(
+            Wait(first + i) for first in item.credits for i in range(size)
+        )))
+        for size, where in sorted(leaders.items())
+    ]  # fmt: skip
 
 
 def _mask(body: Body, b: Buffer) -> int:
@@ -260,11 +222,3 @@ def _mask(body: Body, b: Buffer) -> int:
                 return 0
             mask |= s.instr.where
     return mask
-
-
-def _variants(groups: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    """(group size, mask of the leaders of groups of that size)."""
-    by_size: dict[int, int] = {}
-    for mask in groups:
-        by_size[mask.bit_count()] = by_size.get(mask.bit_count(), 0) | (mask & -mask)
-    return tuple(sorted(by_size.items()))

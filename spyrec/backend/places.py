@@ -1,0 +1,164 @@
+"""Where the values of a tile body lie, and how instructions address them there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+from typing import Literal
+
+from spyrec.ir.core import Loc, Op, Value
+from spyrec.ir.errors import CapacityError
+from spyrec.ir.layout import Layout
+from spyrec.passes.kernel import GROUP, Box, Map, Nest
+from spyrec.passes.residency import local_layout
+from spyrec.sim.isa import Guard, Instr, Limit, Operand, Rotate
+
+from .address import Frame, base, kernel_strides, limit, loop_strides, strides_along
+from .context import KernelContext
+from .tree import Body, Buffer
+
+Path = tuple[int, ...]
+"""Kernel dimensions of the loops around a statement, outermost first."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Either a tile buffer, produced anew in every trip of the loops ``path``, whose ``buffer``
+    keeps the units in step, or each core's box (``boxes``) of a tensor that lives in the
+    scratchpads.
+
+    ``address`` and ``slot`` (the distance between slots) count sticks in "lx", 64-lane groups in
+    "acc". ``map``: kernel dimensions to coordinates of the value.
+    """
+
+    space: Literal["lx", "acc"]
+    layout: Layout
+    address: int
+    boxes: tuple[Box, ...] | None
+    buffer: Buffer | None
+    path: Path
+    slot: int
+    map: Map
+
+    @cached_property
+    def along(self) -> tuple[int, ...]:
+        """Address units per step of each dimension."""
+        sticks = strides_along(self.layout)
+        return tuple(s // 2 for s in sticks) if self.space == "acc" else sticks
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """What an instruction iterates: ``(kernel dimension, elements a step)``, counts and tails."""
+
+    dims: tuple[tuple[int, int], ...]
+    counts: tuple[int, ...]
+    limits: tuple[Limit | None, ...]
+
+
+class Places:
+    """The places of one kernel's values. ``of``: the tensor or tile value's place; ``scalar``:
+    values that are one number known at compile time."""
+
+    def __init__(self, ctx: KernelContext) -> None:
+        self.ctx = ctx
+        self.op = ctx.op
+        self.nest = Nest(ctx.op)
+        self.frame = Frame(self.nest, ctx.cores)
+        self.of: dict[Value, Place] = {}
+        self.scalar: dict[Value, float] = {
+            arg: ctx.scalars[v]
+            for arg, v in zip(ctx.op.regions[0].args, ctx.op.operands, strict=True)
+            if v in ctx.scalars
+        }
+
+    def tile(self, v: Value, m: Map, path: Path, body: Body) -> Place:
+        """A tile buffer in the scratchpad, produced in ``body``."""
+        assert v.type.layout is not None
+        address, slots = self.ctx.addresses[v.name]
+        buffer = self._buffer(v, slots, body)
+        sticks = v.type.layout.sticks
+        return Place("lx", v.type.layout, address // 128, None, buffer, path, sticks, m)
+
+    def accumulator(self, v: Value, m: Map, path: Path, body: Body) -> Place:
+        """A tile of fp32 sums in the matrix unit: two slots where they fit, so that one drains
+        while the other fills. CapacityError when not even one fits."""
+        assert v.type.layout is not None
+        groups = v.type.layout.sticks // 2
+        most = self.ctx.device.pt.acc_groups
+        if groups > most:
+            raise CapacityError(
+                f"codegen: {self.nest.name} needs {groups} accumulator groups for one tile, the "
+                f"device has {most}; pin a smaller tile (from {self.op.loc})"
+            )
+        slots = 2 if self.trips(path) > 1 and 2 * groups <= most else 1
+        buffer = self._buffer(v, slots, body)
+        return Place("acc", v.type.layout, 0, None, buffer, path, groups, m)
+
+    @staticmethod
+    def _buffer(v: Value, slots: int, body: Body) -> Buffer:
+        buffer = Buffer(v.name, slots)
+        body.scoped.append(buffer)
+        return buffer
+
+    def resident(self, v: Value, m: Map) -> Place:
+        """A tensor that lives in the scratchpads: each core's box of it."""
+        address, boxes = self.ctx.homes[v]
+        arrival = self.ctx.arrivals.get(v)
+        layout = local_layout(v.type, boxes)
+        return Place("lx", layout, address // 128, boxes, arrival, (), 0, m)
+
+    def trips(self, path: Path) -> int:
+        """How often the body under the loops ``path`` runs."""
+        return prod(self.nest.trips(d) for d in path)
+
+    def iteration(self, dims: Sequence[int], path: Path) -> Iteration:
+        """A tile's extent along kernel dimensions; those along lanes in groups of 64."""
+        steps, counts, limits = [], [], []
+        for d in dims:
+            unit = GROUP if d in (self.nest.stick, self.nest.k) else 1
+            count = -(-self.nest.tile[d] // unit)
+            steps.append((d, unit))
+            counts.append(count)
+            limits.append(limit(self.frame, d, count, unit, path))
+        return Iteration(tuple(steps), tuple(counts), tuple(limits))
+
+    def operand(
+        self, place: Place, over: Iteration, path: Path, fmt: str, *, splat: bool = False,
+        guards: Sequence[Guard] = (),
+    ) -> Operand:
+        """The place as an operand of an instruction that iterates ``over``."""
+        strides = kernel_strides(place.map, place.layout, over.dims, place.along)
+        if place.boxes is not None:
+            return Operand(
+                place.space,
+                base(place.map, place.layout, self.frame, place.along, place.address, place.boxes),
+                strides, fmt, loops=loop_strides(
+                    place.map, place.layout, self.nest, path, place.along
+                ),
+                guards=tuple(guards), splat=splat,
+            )  # fmt: skip
+        return Operand(
+            place.space, place.address, strides, fmt, rotate=self.rotate(place, path),
+            guards=tuple(guards), splat=splat,
+        )  # fmt: skip
+
+    def rotate(self, place: Place, path: Path) -> Rotate | None:
+        """Which slot a trip of the loops ``path`` uses; None when there is one slot."""
+        if place.buffer is None or place.buffer.slots == 1:
+            return None
+        coefs, weight = [0] * len(path), 1
+        for i in reversed(range(len(place.path))):
+            coefs[i] = weight
+            weight *= self.nest.trips(place.path[i])
+        return Rotate(tuple(coefs), place.buffer.slots, place.slot)
+
+    def noted(self, instr: Instr, what: str, op: Op) -> Instr:
+        """The instruction with its provenance: the IR op and the model nodes it carries out."""
+        inner = [o.loc for region in op.regions for o in region.ops]
+        loc = Loc.merge(inner) if any(x.nodes for x in inner) else op.loc
+        return replace(instr, note=self.ctx.notes.add(what, loc.nodes))
+
+

@@ -1,0 +1,147 @@
+"""Loads and stores of tiles: strided transfers between card memory and tile buffers."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from spyrec.ir.core import Op, Value
+from spyrec.ir.errors import PassError
+from spyrec.passes.attrs import whole_number
+from spyrec.passes.kernel import Map, spans
+from spyrec.sim.isa import Guard, Instr, Limit, Num, Operand
+
+from .address import base, border, limit, loop_strides, strides_along, tail, unit_of
+from .places import Path, Place, Places
+from .streams import group_members
+from .tree import Body, Stmt
+
+
+def load(places: Places, op: Op, body: Body, path: Path) -> None:
+    """A tensor in card memory is fetched tile by tile; one in the scratchpads, or one that is a
+    number known at compile time, is used where it is."""
+    ctx = places.ctx
+    i = whole_number(op, "operand")
+    outside, m = places.op.operands[i], places.nest.maps[i]
+    factor = places.nest.kind == "contract" and i < 2  # the matrix unit takes no immediates
+    if outside in ctx.scalars and not factor:
+        places.scalar[op.result] = ctx.scalars[outside]
+        return
+    if outside in ctx.homes:
+        places.of[op.result] = places.resident(outside, m)
+        return
+    place = places.tile(op.result, m, path, body)
+    assert place.buffer is not None
+    place.buffer.groups = sharing(places, m)
+    places.of[op.result] = place
+    instr = places.noted(
+        transfer(places, "load", outside, place, path, f"p{i}"), f"load %{outside.name}", op
+    )
+    early = outside in ctx.constants and op.result.name in ctx.early
+    body.items.append(Stmt("ml", instr, (), (place.buffer,), early))
+
+
+def store(places: Places, op: Op, body: Body, path: Path) -> None:
+    """Results that live in the scratchpads were computed in place; others go to card memory."""
+    i = whole_number(op, "result")
+    r = places.op.results[i]
+    if r in places.ctx.homes:
+        return
+    place = places.of[op.operands[0]]
+    assert place.buffer is not None
+    instr = places.noted(transfer(places, "store", r, place, path, f"r{i}"), f"store %{r.name}", op)
+    body.items.append(Stmt("ms", instr, (place.buffer,), ()))
+
+
+def sharing(places: Places, m: Map) -> tuple[int, ...]:
+    """Masks of cores that need the same tiles of an operand, at most ``multicast_max`` each; ()
+    when none do."""
+    by_box: dict[object, list[int]] = {}
+    for c, r in enumerate(places.frame.ranges):
+        if all(n for _, n in r):
+            key = tuple(r[d] for d in range(len(r)) if spans(m, d))
+            by_box.setdefault(key, []).append(c)
+    most = places.ctx.device.hbm.multicast_max
+    groups = []
+    for cores in by_box.values():
+        parts = -(-len(cores) // most)
+        size = -(-len(cores) // parts)
+        for i in range(0, len(cores), size):
+            groups.append(sum(1 << c for c in cores[i : i + size]))
+    return tuple(groups) if any(g.bit_count() > 1 for g in groups) else ()
+
+
+def transfer(
+    places: Places, name: Literal["load", "store"], tensor: Value, place: Place, path: Path,
+    symbol: str,
+) -> Instr:
+    """One tile between ``tensor`` and its buffer: iterate the tensor's own dimensions, outermost
+    memory digit first; what lies outside the tensor is left alone."""
+    layout, m, frame = tensor.type.layout, place.map, places.frame
+    assert layout is not None and place.buffer is not None
+    far, near = strides_along(layout), place.along
+    counts: list[Num] = []
+    limits: list[Limit | None] = []
+    dims: list[int] = []
+    for t in sorted(range(len(m)), key=lambda t: -near[t]):
+        unit = unit_of(layout, t)
+        count = -(-place.layout.shape[t] // unit)
+        short = _window_tail(places, m, t, count, unit, path)
+        if count > 1 or short is not None:
+            counts.append(count)
+            limits.append(short)
+            dims.append(t)
+    guards: list[Guard] = []
+    for t, row in enumerate(m):
+        strides = [int(t == d) for d in dims]
+        guard = border(row, frame, layout.shape[t], strides, path)
+        if t == layout.stick_dim or guard is None:
+            continue
+        if t not in dims:
+            raise PassError(
+                f"codegen: {places.nest.name} reaches over the border of %{tensor.name} along "
+                f"dimension {t}, of which a tile holds one element (from {places.op.loc})"
+            )
+        guards.append(guard)
+    far_strides, near_strides = [far[t] for t in dims], [near[t] for t in dims]
+    if layout.bits > 16:
+        counts.append(layout.bits // 16)
+        limits.append(None)
+        far_strides.append(1)
+        near_strides.append(1)
+        guards = [Guard(g.origin, g.extent, (*g.strides, 0), g.loops) for g in guards]
+    fmt = places.ctx.format(tensor.type.dtype)
+    outer = Operand(
+        "hbm", base(m, layout, frame, far, 0, None), tuple(far_strides), fmt, symbol,
+        loop_strides(m, layout, places.nest, path, far), guards=tuple(guards),
+    )  # fmt: skip
+    inner = Operand(
+        "lx", place.address, tuple(near_strides), fmt, rotate=places.rotate(place, path)
+    )
+    operands = (inner, outer) if name == "load" else (outer, inner)
+    groups = place.buffer.groups if name == "load" else ()
+    imm = {"cores": group_members(groups, places.ctx.cores)} if groups else {}
+    return Instr(name, tuple(counts), tuple(limits), operands, imm, where=frame.active)
+
+
+def _window_tail(
+    places: Places, m: Map, t: int, count: int, unit: int, path: Path
+) -> Limit | None:
+    """Tail of the window along one tensor dimension: as long as the iterations that are left need.
+    Of several kernel dimensions that move the window the first that is cut decides."""
+    nest, ranges = places.nest, places.frame.ranges
+    _, coefs = m[t]
+    used = [d for d, c in enumerate(coefs) if c]
+    moving = [
+        d for d in used
+        if d in path or nest.local[d] != nest.tile[d]
+        or len({r[d][1] for r in ranges if r[d][1]}) > 1
+    ]  # fmt: skip
+    if not moving:
+        return None
+    d = moving[0]
+    if len(used) == 1 and coefs[d] == 1:
+        return limit(places.frame, d, count, unit, path)
+    fixed = 1 + sum(abs(coefs[e]) * (nest.tile[e] - 1) for e in used if e != d)
+    sizes = [coefs[d] * (r[d][1] - 1) + fixed if r[d][1] else 0 for r in ranges]
+    step = coefs[d] * nest.tile[d] if d in path else 0
+    return tail(sizes, count, step, nest.trips(d), d, path)
