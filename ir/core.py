@@ -16,7 +16,8 @@ import numpy as np
 from .errors import VerifyError
 from .types import DType, TensorType
 
-# An attribute: scalars, strings, None, element types, numpy arrays (constant data) and tuples of these.
+# An attribute: scalars, strings, None, element types, numpy arrays (constant data) and tuples of
+# these.
 Attr = bool | int | float | str | None | DType | np.ndarray | tuple[Any, ...]
 
 
@@ -70,7 +71,10 @@ class Op:
     def result(self) -> Value:
         """The only result."""
         if len(self.results) != 1:
-            raise VerifyError(f"{self.name} has {len(self.results)} results where one was asked for (from {self.loc})")
+            raise VerifyError(
+                f"{self.name} has {len(self.results)} results where one was asked for "
+                f"(from {self.loc})"
+            )
         return self.results[0]
 
     def with_attrs(self, **changes: Attr) -> Op:
@@ -169,7 +173,9 @@ class Builder:
         results = tuple(self.value(hint or name.rpartition(".")[2], t) for t in types)
         return self.add(Op(name, tuple(operands), results, frozen, tuple(regions), loc))
 
-    def constant(self, array: np.ndarray, dtype_: DType, *, loc: Loc = Loc(), hint: str = "c") -> Value:
+    def constant(
+        self, array: np.ndarray, dtype_: DType, *, loc: Loc = Loc(), hint: str = "c"
+    ) -> Value:
         """A constant tensor; ``array`` must hold values of ``dtype_`` (see DType.numpy)."""
         array = np.asarray(array)
         type_ = TensorType(tuple(int(d) for d in array.shape), dtype_)
@@ -192,10 +198,13 @@ def rewrite(module: Module, rule: Rewrite) -> Module:
             builder.add(here)
             continue
         if len(replacement) != len(op.results):
-            raise VerifyError(f"the rule for {op.name} gave {len(replacement)} values for {len(op.results)} results")
+            raise VerifyError(
+                f"the rule for {op.name} gave {len(replacement)} values for {len(op.results)} "
+                "results"
+            )
         mapped.update(zip(op.results, replacement, strict=True))
-    body = Block(module.body.args, tuple(builder.ops), tuple(mapped.get(v, v) for v in module.body.results))
-    return replace(module, body=body)
+    results = tuple(mapped.get(v, v) for v in module.body.results)
+    return replace(module, body=Block(module.body.args, tuple(builder.ops), results))
 
 
 def remap(op: Op, mapped: Mapping[Value, Value]) -> Op:

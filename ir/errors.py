@@ -1,4 +1,5 @@
-"""The one error family. Each message is a sentence: which object, expected, got, where from, what would fix it."""
+"""The one error family. Each message is a sentence: which object, expected, got, where from, what
+would fix it."""
 
 from __future__ import annotations
 

@@ -69,7 +69,8 @@ def dtype(name: str) -> DType:
 
 @dataclass(frozen=True)
 class Sym:
-    """A symbolic dimension: some integer in ``lo..hi`` (inclusive), the same wherever the name stands."""
+    """A symbolic dimension: some integer in ``lo..hi`` (inclusive), the same wherever the name
+    stands."""
 
     name: str
     lo: int = 1

@@ -24,10 +24,15 @@ def place(spans: Sequence[Span], start: int, align: int = 128) -> tuple[dict[str
     done: list[tuple[Span, int]] = []
     out: dict[str, int] = {}
     top = start
-    for span in sorted(spans, key=lambda s: (-(s.last - s.first + 1 > 1), -s.size, s.first, s.name)):
+    for span in sorted(
+        spans, key=lambda s: (-(s.last - s.first + 1 > 1), -s.size, s.first, s.name)
+    ):
         size = -(-span.size // align) * align
-        taken = sorted((at, at + -(-o.size // align) * align) for o, at in done
-                       if o.first <= span.last and span.first <= o.last)
+        taken = sorted(
+            (at, at + -(-o.size // align) * align)
+            for o, at in done
+            if o.first <= span.last and span.first <= o.last
+        )
         at = start
         for lo, hi in taken:
             if at + size <= lo:

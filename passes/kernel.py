@@ -9,8 +9,20 @@ from spyrec.ir.tiles import GROUP, Box, Map, Nest, Range, Row, clip, spans, wind
 from spyrec.ir.types import TensorType
 
 __all__ = [
-    "GROUP", "Box", "Map", "Nest", "Range", "Row", "box_elements", "clip", "identity_map", "memory_order", "padded",
-    "rank1", "spans", "window",
+    "GROUP",
+    "Box",
+    "Map",
+    "Nest",
+    "Range",
+    "Row",
+    "box_elements",
+    "clip",
+    "identity_map",
+    "memory_order",
+    "padded",
+    "rank1",
+    "spans",
+    "window",
 ]
 
 

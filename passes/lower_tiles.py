@@ -18,10 +18,26 @@ from .kernel import Map, Nest, memory_order, rank1, spans
 from .manager import Target
 from .stages import Stage, stages
 
-IDENTITY = {"reduce_sum": 0.0, "reduce_max": float("-inf"), "reduce_min": float("inf"), "reduce_prod": 1.0,
-            "max_pool": float("-inf"), "sum_pool": 0.0, "conv": 0.0, "matmul": 0.0}
-COMBINE = {"reduce_sum": "add", "reduce_max": "max", "reduce_min": "min", "reduce_prod": "mul",
-           "max_pool": "max", "sum_pool": "add", "conv": "add", "matmul": "add"}
+IDENTITY = {
+    "reduce_sum": 0.0,
+    "reduce_max": float("-inf"),
+    "reduce_min": float("inf"),
+    "reduce_prod": 1.0,
+    "max_pool": float("-inf"),
+    "sum_pool": 0.0,
+    "conv": 0.0,
+    "matmul": 0.0,
+}
+COMBINE = {
+    "reduce_sum": "add",
+    "reduce_max": "max",
+    "reduce_min": "min",
+    "reduce_prod": "mul",
+    "max_pool": "max",
+    "sum_pool": "add",
+    "conv": "add",
+    "matmul": "add",
+}
 
 
 @dataclass(frozen=True)
@@ -72,7 +88,9 @@ class _Lowering:
         self.names = names_
         self.stages = stages(self.region)
         self.loops = self.nest.loops
-        self.folded = [d for d in self.loops if d not in self.nest.parallel and d not in self.nest.whole]
+        self.folded = [
+            d for d in self.loops if d not in self.nest.parallel and d not in self.nest.whole
+        ]
         self.outer = [d for d in self.loops if d not in self.folded]
         self.maps = self._value_maps()
         self.type_of = dict(zip(self.region.results, (r.type for r in op.results), strict=True))
@@ -90,7 +108,11 @@ class _Lowering:
         )
 
     def run(self) -> Op:
-        head = self.stages[0] if self.stages and self.stages[0].head is not None and self.nest.kind != "vec" else None
+        head = (
+            self.stages[0]
+            if self.stages and self.stages[0].head is not None and self.nest.kind != "vec"
+            else None
+        )
         rest = self.stages[1:] if head is not None else self.stages
         if head is not None:
             for v in head.inputs:
@@ -126,7 +148,16 @@ class _Lowering:
         layout = Layout.stick(shape, kind.bits, outside.stick_dim, memory_order(outside))
         tile = self.names.value(f"{v.name}_tile", TensorType(shape, kind, layout, "lx"))
         index = self.region.args.index(v)
-        self.at[depth].append(Op("load", (source,), (tile,), MappingProxyType({"operand": index, "fill": fill}), (), self.op.loc))
+        self.at[depth].append(
+            Op(
+                "load",
+                (source,),
+                (tile,),
+                MappingProxyType({"operand": index, "fill": fill}),
+                (),
+                self.op.loc,
+            )
+        )
         self.tile_of[v] = tile
 
     def _inner(self, head: Stage) -> list[Op]:
@@ -148,7 +179,14 @@ class _Lowering:
             block = Block((carried,), (*here, *ops), (inner,))
             out = self.names.value("sum", type_)
             start = first if i == 0 else self.names.value("acc", type_)
-            loop = Op("for", (start,), (out,), MappingProxyType({"dim": self.folded[i]}), (block,), self.op.loc)
+            loop = Op(
+                "for",
+                (start,),
+                (out,),
+                MappingProxyType({"dim": self.folded[i]}),
+                (block,),
+                self.op.loc,
+            )
             ops, inner = [loop], out
             carried = start
         self.tile_of[head.result] = inner
@@ -165,7 +203,14 @@ class _Lowering:
         arg = self.names.value("acc", working(acc.type))
         tile = self.names.value(f"{head.result.name}_tile", type_)
         self.tile_of[head.result] = tile
-        return Op("compute", (acc,), (tile,), MappingProxyType({"unit": "sfp"}), (Block((arg,), (), (arg,)),), self.op.loc)
+        return Op(
+            "compute",
+            (acc,),
+            (tile,),
+            MappingProxyType({"unit": "sfp"}),
+            (Block((arg,), (), (arg,)),),
+            self.op.loc,
+        )
 
     def _tile_type(self, stage: Stage, drained: bool = False) -> TensorType:
         """Type of a stage's tile: results in their own format, accumulators and statistics in fp32."""
@@ -211,7 +256,16 @@ class _Lowering:
             args.append(arg)
             outer_args.append(carried)
             total = self.names.value("sum", working(type_))
-            ops.append(Op(COMBINE[stage.head.name], (arg, last), (total,), MappingProxyType({}), (), self.op.loc))
+            ops.append(
+                Op(
+                    COMBINE[stage.head.name],
+                    (arg, last),
+                    (total,),
+                    MappingProxyType({}),
+                    (),
+                    self.op.loc,
+                )
+            )
             last = total
         unit = "pt" if stage.head is not None and self.nest.kind == "contract" else "sfp"
         result = self.names.value(f"{stage.result.name}_tile", type_)
@@ -219,8 +273,14 @@ class _Lowering:
         if stage.head is not None:
             attrs2["head"] = stage.head.name
         self.tile_of.setdefault(stage.result, result)
-        return Op("compute", tuple(outer_args), (result,), MappingProxyType(attrs2),
-                  (Block(tuple(args), tuple(ops), (last,)),), self.op.loc)
+        return Op(
+            "compute",
+            tuple(outer_args),
+            (result,),
+            MappingProxyType(attrs2),
+            (Block(tuple(args), tuple(ops), (last,)),),
+            self.op.loc,
+        )
 
     def _on_tiles(self, op: Op, is_head: bool, operands: tuple[Value, ...]) -> Op:
         """The op on tile-shaped operands, with floats in f32."""
@@ -228,7 +288,9 @@ class _Lowering:
         if is_head and "pads" in attrs:
             attrs["pads"] = tuple(0 for _ in attrs["pads"])  # type: ignore[union-attr]  # the load filled the border
         if op.name == "conv" and int(attrs.get("group", 1)) > 1:  # type: ignore[arg-type]
-            attrs["group"] = operands[0].type.static_shape[1]  # depthwise: a group for each channel of the tile
+            attrs["group"] = operands[0].type.static_shape[
+                1
+            ]  # depthwise: a group for each channel of the tile
         if op.name == "broadcast_to":
             attrs["shape"] = self._part(rank1(op.result.type))
         if op.name == "reshape":  # takes off a last dimension of extent 1, see stick-layout
@@ -242,14 +304,26 @@ class _Lowering:
     def _part(self, full: Sequence[int]) -> tuple[int, ...]:
         """The shape of a tile of a value that is aligned with the last result dimensions."""
         lead = self._rank() - len(full)
-        return tuple(self.nest.tile[lead + i] if e == self.nest.extents[lead + i] else 1 for i, e in enumerate(full))
+        return tuple(
+            self.nest.tile[lead + i] if e == self.nest.extents[lead + i] else 1
+            for i, e in enumerate(full)
+        )
 
     def _wrap(self, innermost: Sequence[Op]) -> list[Op]:
         """Put the loops around, each with the loads of its depth before what is inside."""
         ops = list(innermost)
         for i in range(len(self.outer), 0, -1):
             block = Block((), (*self.at[i], *ops), ())
-            ops = [Op("for", (), (), MappingProxyType({"dim": self.outer[i - 1]}), (block,), self.op.loc)]
+            ops = [
+                Op(
+                    "for",
+                    (),
+                    (),
+                    MappingProxyType({"dim": self.outer[i - 1]}),
+                    (block,),
+                    self.op.loc,
+                )
+            ]
         return [*self.at[0], *ops]
 
 

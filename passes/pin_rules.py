@@ -198,8 +198,6 @@ def tile_problems(op: Op, device: DeviceSpec, budget: int) -> Iterator[str]:
 def _least_tile(nest: Nest, pins: Counts) -> Counts:
     """The smallest tile with the pinned sizes."""
     still = nest.whole | taps(nest)
-    if nest.kind == "contract" and nest.extents[nest.k] % GROUP:
-        still |= {nest.k}
     return tuple(
         p if p != FREE else n if d in still else min(n, nest.grain(d))
         for d, (p, n) in enumerate(zip(pins, nest.local, strict=True))
@@ -217,8 +215,6 @@ def _size_problem(nest: Nest, d: int, size: int) -> str | None:
         return None
     if d in nest.whole | taps(nest):
         return f"cuts a dimension that stays whole, {part}"
-    if nest.kind == "contract" and d == nest.k and nest.extents[d] % GROUP:
-        return f"cuts a summed dimension of {part}, no multiple of {GROUP}, which stays whole"
     if nest.kind == "gather" and d == len(nest.extents) - 1:
         return f"cuts the rows that are looked up, {part}, which stay whole"
     if size % grain:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from spyrec.ir.errors import PassError
+
 from .allocate import CoreAllocation
 from .canonicalize import Canonicalize
 from .cse import Cse
@@ -53,3 +55,21 @@ DEVICE_PASSES: tuple[type[Pass], ...] = (
 def registry() -> Registry:
     """All passes by name, those of other distributions included."""
     return with_plugins({**PASSES, **{str(p.name): p for p in DEVICE_PASSES}})
+
+
+PLANNING: tuple[str, ...] = tuple(p.name for p in DEVICE_PASSES if p is not MergeMoves)
+"""Each of these builds on what those before it decided."""
+
+
+def check_order(passes: Pipeline) -> None:
+    """PassError when a planning pass comes before one it builds on, or without it."""
+    seen: set[str] = set()
+    for step in passes:
+        if step.name in PLANNING:
+            missing = [n for n in PLANNING[: PLANNING.index(step.name)] if n not in seen]
+            if missing:
+                raise PassError(
+                    f"pass {step.name} builds on {', '.join(missing)}, which the pipeline does not "
+                    f"run before it; the order is {', '.join(PLANNING)}"
+                )
+        seen.add(step.name)

@@ -14,6 +14,8 @@ from .manager import Pass, Pipeline, Registry
 _WORD, _NUMBER, _STRING = r"[A-Za-z_][\w.-]*", r"[-+]?[\d.][\w.+-]*", r'"(?:[^"\\]|\\.)*"'
 _TOKEN = re.compile(rf"\s*({_WORD}|{_NUMBER}|{_STRING}|[{{}},=()])")
 
+MAX_TUPLES = 100
+
 Option = bool | int | float | str | None | tuple["Option", ...]
 
 
@@ -25,6 +27,8 @@ def parse_pipeline(text: str, registry: Registry) -> Pipeline:
     column), an unknown pass or an unknown option (the known ones are listed).
     """
     tokens = _tokens(text)
+    if sum(token == "(" for _, token in tokens) > MAX_TUPLES:
+        raise PassError(f"a pipeline holds more than {MAX_TUPLES} tuples")
     at = 0
     made: list[Pass] = []
     while at < len(tokens):

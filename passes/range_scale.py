@@ -21,7 +21,7 @@ INFINITE = 2.0**100
 """Magnitudes from here on stand for infinity (masks are often -3.4e38) and are not measured."""
 
 SHOWN = 3
-TRIAL_ELEMENTS, TRIAL_MACS = 2**27, 2**35  # the host runs what computes no more than this
+TRIAL_ELEMENTS, TRIAL_MACS = 2**28, 2**35  # the host runs what computes no more than this
 KEPT_BINADES = 10  # below its largest element a tensor needs so many powers of two to be accurate
 
 
@@ -103,10 +103,8 @@ class RangeScale:
             return _warned(
                 module, f"range-scale: magnitudes are unknown, the trial run failed: {error}"
             )
-        span = Range(
-            math.log2(smallest) + KEPT_BINADES, math.log2(largest) - self.margin,
-            math.floor(math.log2(largest)),
-        )  # fmt: skip
+        least, most = math.log2(smallest), math.log2(largest)
+        span = Range(least, least + KEPT_BINADES, most - self.margin, math.floor(most))
         done = scale_module(module, sizes, span)
         if not done.scaled and not done.beyond:
             return module

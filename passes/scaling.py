@@ -36,9 +36,10 @@ SMALL_ABOVE = 10.0  # and, above the least magnitude, of one that was too small
 
 @dataclass(frozen=True)
 class Range:
-    """log2 of the least and the greatest magnitude a tensor may have; 2^``top`` is a number of the
-    format."""
+    """log2 of magnitudes: a tensor's largest element may lie in ``low``..``high``, one number not
+    below ``least``; 2^``top`` is a number of the format."""
 
+    least: float
     low: float
     high: float
     top: int
@@ -295,11 +296,11 @@ class _Scaler:
         return v
 
     def tamed(self, v: Value) -> Value:
-        """``v``; a constant tensor that is out of range itself comes with another scale."""
-        if not self.known(v) or v.type.size == 1 or v not in self.size:
+        """``v``; a constant that is out of range itself comes with another scale."""
+        if not self.known(v) or v not in self.size:
             return v
         size = self.size[v]
-        if self.span.low <= size <= self.span.high:
+        if (self.span.least if v.type.size == 1 else self.span.low) <= size <= self.span.high:
             return v
         return self.bring(v, math.ceil(size - LARGE_AT))
 

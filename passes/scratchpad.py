@@ -41,8 +41,11 @@ class Scratchpad:
             if top <= lx.usable_bytes:
                 return plan.apply(where, wanted)
             over = [s for s in spans if where[s.name] + s.size > lx.usable_bytes]
-            blamed = {plan.kernel_of.get(s.name) for s in spans if any(
-                s.first <= o.last and o.first <= s.last for o in over)} - {None}
+            blamed = {
+                plan.kernel_of.get(s.name)
+                for s in spans
+                if any(s.first <= o.last and o.first <= s.last for o in over)
+            } - {None}
             dropped = frozenset(n for n in wanted if plan.kernel_of[n] in blamed)
             if not dropped:
                 worst = over[0]
@@ -100,11 +103,15 @@ class _Plan:
             elif op.name == "kernel":
                 at = launch[op]
                 mine = [n for n, _, k in self.tiles if k == at]
-                top = max((where[s.name] + s.size for s in live if s.first <= at <= s.last), default=0)
+                top = max(
+                    (where[s.name] + s.size for s in live if s.first <= at <= s.last), default=0
+                )
                 homes = tuple((r.name, where[r.name]) for r in op.results if r.name in where)
                 op = op.with_attrs(
-                    lx=tuple((n, where[n], self.slots[n]) for n in mine) + tuple((n, a, 1) for n, a in homes),
-                    early=tuple(n for n in mine if n in early), lx_bytes=top,
+                    lx=tuple((n, where[n], self.slots[n]) for n in mine)
+                    + tuple((n, a, 1) for n, a in homes),
+                    early=tuple(n for n in mine if n in early),
+                    lx_bytes=top,
                 )
             ops.append(op)
         return replace(self.module, body=replace(self.module.body, ops=tuple(ops)))
@@ -133,17 +140,32 @@ def kernel_buffers(op: Op, constants: set[Value]) -> list[tuple[str, int, int, b
                 case "load":
                     index = int(o.attrs["operand"])  # type: ignore[arg-type]
                     source = op.operands[index]
-                    factor = nest.kind == "contract" and index < 2  # all else takes a constant of one element as a number
-                    if source.type.space != "lx" and (factor or source not in constants or source.type.size > 1):
-                        out.append((o.result.name, size(o.result), slots(path), source in constants))
+                    factor = (
+                        nest.kind == "contract" and index < 2
+                    )  # all else takes a constant of one element as a number
+                    if source.type.space != "lx" and (
+                        factor or source not in constants or source.type.size > 1
+                    ):
+                        out.append(
+                            (o.result.name, size(o.result), slots(path), source in constants)
+                        )
                 case "for":
                     if o.results and not carried and not uses_matrix(o.regions[0]):
                         out.append((o.result.name, size(o.result), slots(path), False))
                     visit(o.regions[0], (*path, int(o.attrs["dim"])), carried or bool(o.results))  # type: ignore[arg-type]
-                case "compute" if o.attrs["unit"] == "sfp" and not (carried and o.result in block.results):
+                case "compute" if o.attrs["unit"] == "sfp" and not (
+                    carried and o.result in block.results
+                ):
                     kept = stored.get(o.result)
                     if kept is None or op.results[kept].type.space != "lx":
-                        out.append((o.result.name, size(o.result), slots(path) if kept is not None else 1, False))
+                        out.append(
+                            (
+                                o.result.name,
+                                size(o.result),
+                                slots(path) if kept is not None else 1,
+                                False,
+                            )
+                        )
 
     visit(op.regions[0], (), False)
     return out
@@ -151,11 +173,17 @@ def kernel_buffers(op: Op, constants: set[Value]) -> list[tuple[str, int, int, b
 
 def uses_matrix(block: Block) -> bool:
     """Is the accumulator of these loops the matrix unit's?"""
-    return any(o.attrs.get("unit") == "pt" or any(uses_matrix(r) for r in o.regions if o.name == "for") for o in block.ops)
+    return any(
+        o.attrs.get("unit") == "pt" or any(uses_matrix(r) for r in o.regions if o.name == "for")
+        for o in block.ops
+    )
 
 
 def _move_buffers(op: Op, nest: Nest) -> list[tuple[str, int, int, bool]]:
-    return [(f"{op.results[0].name}_{role}", size, 2, False) for role, size in move_buffers(op, nest.tile)]
+    return [
+        (f"{op.results[0].name}_{role}", size, 2, False)
+        for role, size in move_buffers(op, nest.tile)
+    ]
 
 
 def _gather_buffers(op: Op, nest: Nest) -> list[tuple[str, int, int, bool]]:

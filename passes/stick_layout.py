@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
+
 from spyrec.ir.core import Attr, Block, Builder, Loc, Module, Op, Value, names, uses
 from spyrec.ir.errors import PassError
 from spyrec.ir.layout import Layout
@@ -30,7 +31,9 @@ class StickLayout:
     """
 
     name: ClassVar[str] = "stick-layout"
-    summary: ClassVar[str] = "chooses the dimension along the lanes of every tensor, repacking where needed"
+    summary: ClassVar[str] = (
+        "chooses the dimension along the lanes of every tensor, repacking where needed"
+    )
 
     def run(self, module: Module, target: Target) -> Module:
         return _Sticks(module).run().with_attrs(laid_out=True)
@@ -90,7 +93,11 @@ class _Sticks:
             if nest.kind == "contract":
                 n, k = contract_sticks(nest)
                 dim = _tensor_dim(nest.maps[i], k if i == 0 else n)
-            elif nest.kind == "fold" and op.regions[0].ops[0].name in ("max_pool", "sum_pool", "conv"):
+            elif nest.kind == "fold" and op.regions[0].ops[0].name in (
+                "max_pool",
+                "sum_pool",
+                "conv",
+            ):
                 dim = 1
             elif nest.kind in ("vec", "fold"):
                 dim = self._asked_through(nest, i)
@@ -136,9 +143,16 @@ class _Sticks:
             got, new_map = self._require(v, m, demand, nest, rows_last=weight)
             operands.append(got)
             maps.append(new_map)
-        self._emit(op, tuple(operands), tuple(maps), attrs, [
-            result_stick(m, int(attrs["stick"]), op) for m in nest.out_maps  # type: ignore[arg-type]
-        ])
+        self._emit(
+            op,
+            tuple(operands),
+            tuple(maps),
+            attrs,
+            [
+                result_stick(m, int(attrs["stick"]), op)
+                for m in nest.out_maps  # type: ignore[arg-type]
+            ],
+        )
 
     def _move(self, op: Op) -> None:
         operands = []
@@ -150,14 +164,26 @@ class _Sticks:
         nest = Nest(op)
         self._emit(op, tuple(operands), nest.maps, {"stick": stick}, [stick])
 
-    def _emit(self, op: Op, operands: tuple[Value, ...], maps: tuple[Map, ...], attrs: dict[str, Attr], sticks: list[int]) -> None:
+    def _emit(
+        self,
+        op: Op,
+        operands: tuple[Value, ...],
+        maps: tuple[Map, ...],
+        attrs: dict[str, Attr],
+        sticks: list[int],
+    ) -> None:
         results = tuple(self._typed(r, s) for r, s in zip(op.results, sticks, strict=True))
         region = op.regions[0]
         retyped = self._region(region, operands, max(len(m) for m in Nest(op).out_maps))
-        self.builder.add(replace(
-            op, operands=operands, results=results, regions=(retyped,),
-            attrs=MappingProxyType({**op.attrs, "maps": maps, **attrs}),
-        ))
+        self.builder.add(
+            replace(
+                op,
+                operands=operands,
+                results=results,
+                regions=(retyped,),
+                attrs=MappingProxyType({**op.attrs, "maps": maps, **attrs}),
+            )
+        )
 
     def _region(self, region: Block, operands: tuple[Value, ...], rank: int) -> Block:
         """The region on operands of which some have gained a dimension of extent 1: in front where they broadcast
@@ -171,7 +197,16 @@ class _Sticks:
                 if a.type.rank >= rank:
                     changes[a] = self.builder.value(a.name, a.type)
                     attrs: dict[str, Attr] = {"shape": a.type.shape}
-                    ops.append(Op("reshape", (arg,), (changes[a],), MappingProxyType(attrs), (), region.ops[0].loc))
+                    ops.append(
+                        Op(
+                            "reshape",
+                            (arg,),
+                            (changes[a],),
+                            MappingProxyType(attrs),
+                            (),
+                            region.ops[0].loc,
+                        )
+                    )
             args.append(arg)
         if not changes:
             return region
@@ -222,7 +257,9 @@ class _Sticks:
 
     # Operands ---------------------------------------------------------------------------------
 
-    def _require(self, v: Value, m: Map, s: int, nest: Nest, rows_last: bool = False) -> tuple[Value, Map]:
+    def _require(
+        self, v: Value, m: Map, s: int, nest: Nest, rows_last: bool = False
+    ) -> tuple[Value, Map]:
         """The value laid out so that its lanes run along kernel dimension s (or hold it in lane 0).
 
         ``rows_last``: convolution weights, whose input channels must be the innermost memory dimension.
@@ -233,7 +270,9 @@ class _Sticks:
             still = [i for i, (_, coefs) in enumerate(m) if not any(coefs)]
             if not still:
                 row = (0, (0,) * len(nest.extents))
-                if len(shape) < max(len(r) for r in nest.out_maps):  # it broadcasts: one more leading 1 changes nothing
+                if len(shape) < max(
+                    len(r) for r in nest.out_maps
+                ):  # it broadcasts: one more leading 1 changes nothing
                     shape, m, still = (1, *shape), (row, *m), [0]
                 else:
                     shape, m, still = (*shape, 1), (*m, row), [len(shape)]
@@ -241,22 +280,30 @@ class _Sticks:
         if v in self.constants:
             return self._constant(v, shape, dim, (0, 2, 3, 1) if rows_last else None), m
         if rows_last:
-            raise PassError(f"stick-layout: convolution weights {v} must be constant (from {self._loc(v)})")
+            raise PassError(
+                f"stick-layout: convolution weights {v} must be constant (from {self._loc(v)})"
+            )
         here = self.mapped[v]
         if shape == rank1(v.type) and self.stick[here] == dim:
             return here, m
         return self._repack(here, shape, dim), m
 
-    def _constant(self, v: Value, shape: tuple[int, ...], stick: int, order: tuple[int, ...] | None = None) -> Value:
+    def _constant(
+        self, v: Value, shape: tuple[int, ...], stick: int, order: tuple[int, ...] | None = None
+    ) -> Value:
         """Constants are stored as their reader wants them: one copy for each form asked for."""
         key = (v, shape, stick if order is None else stick + 100)
         if key not in self.repacked:
             op = self.constants[v]
-            array = np.asarray(op.attrs["value"]).reshape(shape if v.type.shape or shape != (1,) else ())
+            array = np.asarray(op.attrs["value"]).reshape(
+                shape if v.type.shape or shape != (1,) else ()
+            )
             type_ = TensorType(tuple(array.shape), v.type.dtype)
             first = v not in self.mapped
             made = Value(v.name if first else self.builder.fresh(v.name), laid(type_, stick, order))
-            self.builder.add(replace(op, results=(made,), attrs=MappingProxyType({**op.attrs, "value": array})))
+            self.builder.add(
+                replace(op, results=(made,), attrs=MappingProxyType({**op.attrs, "value": array}))
+            )
             self.stick[made] = stick
             self.repacked[key] = made
             self.mapped.setdefault(v, made)
@@ -268,23 +315,43 @@ class _Sticks:
         if key not in self.repacked:
             n = len(shape)
             counts = rank1(v.type)
-            eye = tuple((0, tuple(int(i == j) for j in range(len(counts)))) for i in range(len(counts)))
+            eye = tuple(
+                (0, tuple(int(i == j) for j in range(len(counts)))) for i in range(len(counts))
+            )
             still = ((0, (0,) * len(counts)),) if n > len(counts) else ()
-            dst = (*still, *eye) if shape[n - len(counts):] == counts else (*eye, *still)
+            dst = (*still, *eye) if shape[n - len(counts) :] == counts else (*eye, *still)
             type_ = TensorType(shape, v.type.dtype)
             arg = self.builder.value(v.name, TensorType(v.type.shape, v.type.dtype))
             inner = self.builder.value(v.name, type_)
             piece = (0, counts, eye, dst)
-            body = Op("move", (arg,), (inner,), MappingProxyType({"shape": shape, "fill": 0.0, "pieces": (piece,)}))
+            body = Op(
+                "move",
+                (arg,),
+                (inner,),
+                MappingProxyType({"shape": shape, "fill": 0.0, "pieces": (piece,)}),
+            )
             made = Value(self.builder.fresh(f"{v.name}_restick"), laid(type_, stick))
             attrs: dict[str, Attr] = {
-                "name": f"r{self.count}_restickify", "kind": "move", "stick": stick,
-                "dims": tuple((f"d{i}", e) for i, e in enumerate(shape)), "maps": ((),), "ops": "restickify",
+                "name": f"r{self.count}_restickify",
+                "kind": "move",
+                "stick": stick,
+                "dims": tuple((f"d{i}", e) for i, e in enumerate(shape)),
+                "maps": ((),),
+                "ops": "restickify",
                 "out_maps": (identity_map(shape, shape, n),),
             }
             self.count += 1
             loc = self._loc(v)
-            self.builder.add(Op("kernel", (v,), (made,), MappingProxyType(attrs), (Block((arg,), (body,), (inner,)),), loc))
+            self.builder.add(
+                Op(
+                    "kernel",
+                    (v,),
+                    (made,),
+                    MappingProxyType(attrs),
+                    (Block((arg,), (body,), (inner,)),),
+                    loc,
+                )
+            )
             self.stick[made] = stick
             self.repacked[key] = made
         return self.repacked[key]
@@ -325,7 +392,9 @@ def result_stick(m: Map, s: int, op: Op) -> int:
         return dim
     still = [i for i, (_, coefs) in enumerate(m) if not any(coefs)]
     if not still:
-        raise PassError(f"stick-layout: a result of {op.attrs['name']} has no dimension for the lanes (from {op.loc})")
+        raise PassError(
+            f"stick-layout: a result of {op.attrs['name']} has no dimension for the lanes (from {op.loc})"
+        )
     return s if s in still and s < len(m) else still[-1]
 
 
@@ -361,4 +430,3 @@ def _tensor_dim(m: Map, kernel_dim: int) -> int | None:
 def _kernel_dim(m: Map, tensor_dim: int) -> int | None:
     coefs = m[tensor_dim][1]
     return next((d for d, c in enumerate(coefs) if c), None)
-

@@ -273,8 +273,7 @@ def _contract_candidates(
             for t0 in cuts(r0) if r0 >= 0 else [1]:
                 if groups * t1 * t0 > device.pt.acc_groups // 2:
                     continue
-                # one number per instruction masks the last group's dead lanes: an odd K stays whole
-                for tk in cuts(k, GROUP) if local[k] % GROUP == 0 else [local[k]]:
+                for tk in cuts(k, GROUP):
                     tile = list(base)
                     tile[n], tile[k] = tn, tk
                     if r1 >= 0:
@@ -302,7 +301,8 @@ def contract_cost(
     rows = prod(tile[d] for d in nest.parallel if d != nest.stick)
     taps = prod(e for d, e in enumerate(nest.extents) if d not in nest.parallel and d != nest.k)
     groups = -(-tile[nest.stick] // GROUP)
-    one = device.pt.mm_cycles(rows, taps, tile[nest.k], groups)
+    a, b = (v.type.dtype.name for v in nest.op.operands[:2])
+    one = device.mm_total_cycles(rows, taps, tile[nest.k], groups, a, b)
     compute = one * prod(trips.values())
     moved = first = 0.0
     share = device.hbm.bytes_per_cycle / max(1, nest.cores)

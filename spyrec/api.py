@@ -249,7 +249,7 @@ def read_plan(path: str | Path) -> dict[str, Any]:
     """A plan file. SpyrecError when it is not JSON or not an object."""
     try:
         plan = json.loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SpyrecError(f"plan {path} is not valid JSON: {error}") from None
     if not isinstance(plan, dict):
         raise SpyrecError(f"plan {path} holds a JSON {type(plan).__name__}; expected an object")

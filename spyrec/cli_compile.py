@@ -54,9 +54,7 @@ def _const(key: str, text: str) -> Any:
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     if text.endswith(".npy"):
-        import numpy as np
-
-        return np.load(text, allow_pickle=False)
+        return _array(key, text)
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -66,6 +64,18 @@ def _const(key: str, text: str) -> Any:
             f"--const {key}={text}: expected a number, true, false, a list of them or a .npy file"
         )
     return value
+
+
+def _array(key: str, path: str) -> Any:
+    import numpy as np
+
+    from spyrec.ir.errors import SpyrecError
+
+    try:
+        return np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        first = str(error).splitlines()[0] if str(error) else "it is cut short"
+        raise SpyrecError(f"--const {key}: {path} is not a plain .npy array: {first}") from None
 
 
 def _numeric(value: object) -> bool:

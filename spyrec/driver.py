@@ -8,10 +8,10 @@ from typing import Any
 
 from spyrec.backend.program import emit_program
 from spyrec.ir.core import Module
-from spyrec.ir.errors import CapacityError
+from spyrec.ir.errors import CapacityError, PassError
 from spyrec.passes.manager import Hook, Pass, Target, no_hook, run_pipeline
 from spyrec.passes.pin import pinned_pipeline
-from spyrec.passes.pipeline import PIPELINE, registry
+from spyrec.passes.pipeline import PIPELINE, check_order, registry
 from spyrec.passes.pipeline_text import parse_pipeline
 from spyrec.passes.plan import parse_plan
 from spyrec.passes.plan_record import full_plan
@@ -43,6 +43,8 @@ def compile_module(
         passes = parse_pipeline(pipeline, registry())
     else:
         passes = PIPELINE if pipeline is None else tuple(pipeline)
+    if module.stage == "tensor":
+        check_order(passes)
     if plan is not None:
         passes = pinned_pipeline(passes, parse_plan(plan))
     watch = hook or no_hook
@@ -56,6 +58,12 @@ def compile_module(
         watch(step, before, after, seconds)
 
     final = _plan_with_room(module, passes, target, report)
+    if final.stage != "tile" or "hbm" not in final.attrs:
+        raise PassError(
+            f"the pipeline ends at the {final.stage} stage without addresses, so there is no "
+            "program to write; let it end as the usual one does (see spyrec passes), or look at "
+            "its result with --print-after"
+        )
     program = emit_program(final, target)
     if progress is not None:
         progress("codegen", len(passes) + 1, len(passes) + 1)

@@ -204,8 +204,8 @@ def modules(
     """A valid module with one to three inputs and outputs and about ``max_ops`` ops at most.
 
     Float tensors are of type ``floats``; dimensions are small numbers, the last (or the channels)
-    is one of ``widths``. Values stay moderate enough for comparisons, but not for equality of rounded
-    ones: with ``smooth`` no op makes a jump of a small error.
+    is one of ``widths``. Values stay moderate enough for comparisons, but not for equality of
+    rounded ones: with ``smooth`` no op makes a jump of a small error.
     """
     g = Grower(draw, floats, smooth)
     for _ in range(g.int(1, 3)):

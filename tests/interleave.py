@@ -237,10 +237,11 @@ class Interleaving:
                 if other != me:
                     problems += [("read", other, i) for i in np.flatnonzero(unknown)[:1]]
             for what, other, i in problems:
+                does = "writes" if touch.writes else "reads"
                 raise Unordered(
                     f"race: core {thread.core} {UNITS[thread.unit]} {site.instr.op} of launch "
-                    f"{thread.launch} {'writes' if touch.writes else 'reads'} {touch.space} {at[i]} "
-                    f"of core {touch.core} with nothing to keep it after the {what} by core "
+                    f"{thread.launch} {does} {touch.space} {at[i]} of core "
+                    f"{touch.core} with nothing to keep it after the {what} by core "
                     f"{other // N} {UNITS[other % N]} in kernel {flight.plan.kernel.name} or before"
                 )
         for touch in touches(site.instr, moment):

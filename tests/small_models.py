@@ -90,8 +90,9 @@ def run_program(m: Module, program: Program, seed: int = 0) -> Outcome:
     worst, error = 1.0, 0.0
     for p in runtime.ports(program, "output"):
         got = runtime.unpack(p, result.outputs[p.buffer.name])
-        worst = min(worst, cosine(want[p.name], got))
-        error = max(error, float(np.abs(want[p.name].astype(np.float64) - got).max(initial=0.0)))
+        worst = float(np.minimum(worst, cosine(want[p.name], got)))  # NaN stays
+        distance = np.abs(want[p.name].astype(np.float64) - got).max(initial=0.0)
+        error = float(np.maximum(error, distance))
     return Outcome(program, result, worst, error)
 
 

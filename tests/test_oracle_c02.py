@@ -33,7 +33,7 @@ def test_every_pass_keeps_c02() -> None:
             v.name: round_to(np.asarray(inputs[v.name]), v.type.dtype) for v in after.body.args
         }
         got = interp.run(after, fitted)
-        worst = min(cosine(want[name], got[name]) for name in want)
+        worst = np.min([cosine(want[name], got[name]) for name in want])  # NaN stays
         assert worst >= 0.9999, f"after {step.name} the cosine is {worst:.7f}"
         seen.append(step.name)
 

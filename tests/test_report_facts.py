@@ -115,6 +115,13 @@ def test_a_core_reaches_as_far_as_the_report_says(road: Callable[[], Module]) ->
         execute(m, program, with_span(largest_span(program) - 128))
 
 
+def test_a_look_up_may_reach_over_all_rows_of_its_table() -> None:
+    done = compiled(embedding())
+    [kernel] = done.plan["kernels"].values()
+    groups = -(-3 // kernel["parts"]["d"])  # of 64 columns, of the table's 192
+    assert largest_span(done.program) == groups * 500 * 128
+
+
 def test_cuts_that_reach_too_far_are_avoided() -> None:
     # the result lies in groups of 64 columns, each with all 512 rows: a core that has some rows of
     # many groups reaches over all of those groups
@@ -229,6 +236,17 @@ def test_a_tensor_too_large_for_the_card(
     assert failure(capsys, "--device", small_card) == (
         "spyrec: limits: %s (1000x1024 f32, from /big) needs at least 1.95 MiB, the card has "
         "1.00 MiB; make the batch smaller or split the tensor in the model"
+    )
+
+
+def test_a_tensor_too_large_for_the_card_once_its_lanes_are_filled(
+    small_card: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_model("MatMul", {"x": (9000, 1), "w": (1, 50)}, (9000, 50))
+    # the card keeps one element of x in each stick of 128 bytes
+    assert failure(capsys, "--device", small_card) == (
+        "spyrec: hbm: %x (9000x1 dl16, from x) needs 1.10 MiB, the card has 1.00 MiB; split the "
+        "tensor in the model"
     )
 
 

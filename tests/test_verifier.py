@@ -323,7 +323,9 @@ module "res" {{stage = "device"}} {{
     yield %r
   }}
   %there = relayout(%y) {{boxes = (((0, 2), (0, 64)), ((2, 2), (0, 64)))}} : tensor<4x64xdl16, lx>
-  %z = kernel(%there) {{{ATTRS}, parts = (2, 1), core_order = (0,)}} : tensor<4x64xdl16, hbm> @ "Z" {{
+  %z = kernel(%there) {{
+    {ATTRS}, parts = (2, 1), core_order = (0,)
+  }} : tensor<4x64xdl16, hbm> @ "Z" {{
     (%b: tensor<4x64xdl16>):
     %s = neg(%b) : tensor<4x64xdl16>
     yield %s

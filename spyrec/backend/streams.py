@@ -137,10 +137,9 @@ class Streams:
         the last. The cores of ``mask`` take part, also those on which this unit has nothing to do
         here."""
         units = self.readers.get(b, [])
-        if units and unit == self.writer[b] and (at := _touched(items, b, write=True)):
-            _after(items, at[-1], [
-                Signal(self.full[b, u], 1, group_members(b.groups, self.cores)) for u in units
-            ], mask)  # fmt: skip
+        if unit == self.writer.get(b) and (at := _touched(items, b, write=True)):
+            to = group_members(b.groups, self.cores)
+            _after(items, at[-1], [Signal(self.full[b, u], 1, to) for u in units], mask)
             if b.groups:
                 assert _on(items[at[0]].element, mask), "all members need what their leader loads"
                 items[at[0]].groups = b.groups
@@ -173,13 +172,13 @@ def _touched(items: list[_Item], b: Buffer, *, write: bool) -> list[int]:
 
 
 def _before(items: list[_Item], i: int, waits: list[Wait], mask: int) -> None:
-    if not _on(items[i].element, mask):
+    if waits and not _on(items[i].element, mask):
         items.insert(i, _Item(Instr("sync", where=mask), set(), set()))
     items[i].waits += waits
 
 
 def _after(items: list[_Item], i: int, signals: list[Signal], mask: int) -> None:
-    if not _on(items[i].element, mask):
+    if signals and not _on(items[i].element, mask):
         i += 1
         items.insert(i, _Item(Instr("sync", where=mask), set(), set()))
     items[i].signals += signals

@@ -212,7 +212,10 @@ def _as_type(value: ConstValue, type_: TensorType) -> np.ndarray:
 
 
 def _brief(value: ConstValue) -> str:
-    given = np.asarray(value)
+    try:
+        given = np.asarray(value)
+    except ValueError:
+        return "a list whose parts differ in length or nest too deeply"
     return (
         repr(given.item())
         if given.ndim == 0
