@@ -7,7 +7,7 @@ DEMO ?= demo
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help venv demo test test-all check bench clean
+.PHONY: help venv demo test test-all check bench accuracy clean
 
 help:
 	@echo "make demo      compile the example models, simulate them, report and trace in $(DEMO)/"
@@ -15,6 +15,7 @@ help:
 	@echo "make test-all  all tests, the slow ones too"
 	@echo "make check     lint, types, import contracts and the fast tests"
 	@echo "make bench     seconds and memory to compile and simulate two real models"
+	@echo "make accuracy  how far the binaries of ten real models are from onnxruntime in float32"
 	@echo "make clean     remove what the other targets made, .venv too"
 
 venv: $(READY)
@@ -49,6 +50,9 @@ check: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.compile_simulate
+
+accuracy: $(READY)
+	$(BIN)/python -m benchmarks.accuracy
 
 clean:
 	rm -rf $(VENV) $(DEMO) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

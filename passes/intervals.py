@@ -19,7 +19,8 @@ class Span:
 def place(spans: Sequence[Span], start: int, align: int = 128) -> tuple[dict[str, int], int]:
     """Addresses so that no two spans alive at one step overlap, and the highest address used.
 
-    Larger spans are placed first, each at the lowest free address; O(n^2) in the number of spans that meet.
+    Those that live longer than one step are placed first, larger ones before smaller, each at the
+    lowest free address; quadratic in the number of spans.
     """
     done: list[tuple[Span, int]] = []
     out: dict[str, int] = {}

@@ -1,4 +1,5 @@
-"""Building `kernel` ops and small facts about them; reading one as an affine nest is spyrec.ir.tiles."""
+"""Building `kernel` ops and small facts about them; reading one as an affine nest is in
+spyrec.ir.tiles."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ def rank1(type_: TensorType) -> tuple[int, ...]:
 
 
 def identity_map(shape: Sequence[int], full: Sequence[int], n_dims: int) -> Map:
-    """The map of a tensor that broadcasts (right-aligned) into the kernel dimensions 0..len(full)-1."""
+    """The map of a tensor that broadcasts (right-aligned) into the kernel dimensions
+    0..len(full)-1."""
     rows: list[Row] = []
     lead = len(full) - len(shape)
     for i, extent in enumerate(shape):

@@ -44,38 +44,79 @@ COMBINE = {
 class LowerTiles:
     """Rewrite kernel bodies for one core and one tile at a time.
 
-    Before::
+    Each core runs the body on its own part (``parts``, ``core_order``). A `load` fetches the window
+    the current trip needs and fills what lies outside the tensor; what a tile holds beyond a tail
+    is undefined. A `compute` works on floats in f32 and rounds once. Moves and gathers keep their
+    bodies: their descriptors say it all.
 
-        %y = kernel(%x, %w) {dims = (m, n, k), tile = (64, 64, 128), loops = (m, k)} {
-          %r = matmul(%x0, %w0) ; yield %r }
+    >>> from spyrec.ir.parser import parse_module
+    >>> from spyrec.ir.printer import print_module
+    >>> before = parse_module('''module "m" {stage = "device"} {
+    ...   input %x: tensor<8x128xdl16,
+    ...     [shape 8x128 bits 16 | 1:2*64 mem, 0:8*1 mem, 1:64*1 lane | pad undefined], hbm>
+    ...   input %w: tensor<128x64xdl16,
+    ...     [shape 128x64 bits 16 | 1:1*64 mem, 0:128*1 mem, 1:64*1 lane | pad undefined], hbm>
+    ...   %y = kernel(%x, %w) {name = "k0", kind = "contract", ops = "matmul", stick = 1, k = 2,
+    ...     dims = (("m", 8), ("n", 64), ("k", 128)), tile = (4, 64, 64), loops = (0, 2),
+    ...     maps = (((0, (1, 0, 0)), (0, (0, 0, 1))), ((0, (0, 0, 1)), (0, (0, 1, 0)))),
+    ...     out_maps = (((0, (1, 0, 0)), (0, (0, 1, 0))),)} : tensor<8x64xdl16,
+    ...     [shape 8x64 bits 16 | 1:1*64 mem, 0:8*1 mem, 1:64*1 lane | pad undefined], hbm> {
+    ...     (%a: tensor<8x128xf32>, %b: tensor<128x64xf32>):
+    ...     %p = matmul(%a, %b) : tensor<8x64xf32>
+    ...     yield %p
+    ...   }
+    ...   output "y" = %y
+    ... }''')
+    >>> print(print_module(lower_kernels(before)))  # doctest: +ELLIPSIS +NORMALIZE_WHITESPACE
+    module "m" {stage = "tile"} {
+      ...
+      %y = kernel(%x, %w) {name = "k0", ..., tiled = true} : tensor<8x64xdl16, ...> {
+        (%a: tensor<8x128xdl16>, %b: tensor<128x64xdl16>):
+        for {dim = 0} {
+          ():
+          %init = init {value = 0.0} : tensor<4x64xf32, ...>
+          %sum_2 = for(%init) {dim = 2} : tensor<4x64xf32, ...> {
+            (%acc: tensor<4x64xf32, ...>):
+            %a_tile = load(%a) {operand = 0, fill = 0.0} : tensor<4x64xdl16, ...>
+            %b_tile = load(%b) {operand = 1, fill = 0.0} : tensor<64x64xdl16, ...>
+            %p_tile = compute(%a_tile, %b_tile, %acc) {unit = "pt", head = "matmul"} : ... {
+              (%a_2: tensor<4x64xf32>, %b_2: tensor<64x64xf32>, %acc_2: tensor<4x64xf32>):
+              %p_2 = matmul(%a_2, %b_2) : tensor<4x64xf32>
+              %sum = add(%acc_2, %p_2) : tensor<4x64xf32>
+              yield %sum
+            }
+            yield %p_tile
+          }
+          %p_tile_2 = compute(%sum_2) {unit = "sfp"} : tensor<4x64xdl16, ...> {
+            (%acc_3: tensor<4x64xf32>):
+            yield %acc_3
+          }
+          store(%p_tile_2) {result = 0}
+          yield
+        }
+        yield
+      }
+      output "y" = %y
+    }
 
-    After::
-
-        %y = kernel(%x, %w) {tiled = true} {
-          for {dim = 0} {
-            %zero = init()
-            %sum = for(%zero) {dim = 2} {
-              %a = load(%x0) ; %b = load(%w0)
-              %acc = compute(%a, %b, %acc0) {unit = "pt"} { %p = matmul ; %s = add ; yield %s }
-              yield %acc }
-            store(%sum) {result = 0} } }
-
-    Each core runs the body on its own part (``parts``, ``core_order``). A `load` fetches the window the current
-    trip needs and fills what lies outside the tensor; what a tile holds beyond a tail is undefined. A `compute` works
-    on floats in f32 and rounds once. Moves and gathers keep their bodies: their descriptors say it all.
     """
 
     name: ClassVar[str] = "lower-tiles"
     summary: ClassVar[str] = "makes loops, loads, stores and tile computations explicit"
 
     def run(self, module: Module, target: Target) -> Module:
-        builder = Builder(names(module))
-        ops = []
-        for op in module.body.ops:
-            if op.name == "kernel" and op.attrs["kind"] in ("contract", "vec", "fold"):
-                op = _Lowering(op, builder).run()
-            ops.append(op)
-        return replace(module, body=replace(module.body, ops=tuple(ops))).with_attrs(stage="tile")
+        return lower_kernels(module)
+
+
+def lower_kernels(module: Module) -> Module:
+    """The module at the tile stage."""
+    builder = Builder(names(module))
+    ops = []
+    for op in module.body.ops:
+        if op.name == "kernel" and op.attrs["kind"] in ("contract", "vec", "fold"):
+            op = _Lowering(op, builder).run()
+        ops.append(op)
+    return replace(module, body=replace(module.body, ops=tuple(ops))).with_attrs(stage="tile")
 
 
 class _Lowering:
@@ -161,7 +202,8 @@ class _Lowering:
         self.tile_of[v] = tile
 
     def _inner(self, head: Stage) -> list[Op]:
-        """The folded part: loops that carry the accumulator, or one instruction when nothing is looped."""
+        """The folded part: loops that carry the accumulator, or one instruction when nothing is
+        looped."""
         if not self.folded:
             return [self._compute(head, None)]
         assert head.head is not None
@@ -213,14 +255,13 @@ class _Lowering:
         )
 
     def _tile_type(self, stage: Stage, drained: bool = False) -> TensorType:
-        """Type of a stage's tile: results in their own format, accumulators and statistics in fp32."""
+        """Type of a stage's tile: results in their own format, accumulators and statistics in
+        fp32."""
         v = stage.result
         m = self.maps.get(v)
-        lead = self._rank() - len(rank1(v.type))
-        if m is not None:
-            shape = tile_shape(m, self.nest.tile)
-        else:
-            shape = self._part(rank1(v.type))
+        full = rank1(v.type)
+        lead = self._rank() - len(full)
+        shape = tile_shape(m, self.nest.tile) if m is not None else self._part(full)
         kind = self.type_of.get(v, v.type).dtype
         heads = self.nest.kind != "vec" and stage is self.stages[0]
         wide = self._accumulates() if heads else v not in self.region.results
@@ -230,10 +271,11 @@ class _Lowering:
         return _laid(TensorType(shape, kind), stick if stick < len(shape) else len(shape) - 1)
 
     def _rank(self) -> int:
-        return max(len(m) for m in (*self.nest.out_maps, *(self.nest.out_maps or ())))
+        return max(len(m) for m in self.nest.out_maps)
 
     def _compute(self, stage: Stage, carried: Value | None) -> Op:
-        """One instruction: the stage's ops on tiles, folded into the carried accumulator if there is one."""
+        """One instruction: the stage's ops on tiles, folded into the carried accumulator if there
+        is one."""
         inner: dict[Value, Value] = {}
         args = []
         outer_args: list[Value] = []

@@ -11,7 +11,7 @@ from spyrec.ir.moves import AffineMap, Piece
 
 from .attrs import entries
 from .kernel import GROUP, Box, Map, Nest, clip, rank1, window
-from .stick_layout import region_head
+from .sticks import region_head
 
 
 def pieces(op: Op) -> tuple[Piece, ...]:

@@ -16,7 +16,7 @@ from .kernel import GROUP, Nest, rank1, spans
 from .pins import FREE, Counts, pinned, summed
 from .plan import KernelPins, TensorPins
 from .residency import readable
-from .stick_layout import contract_sticks, region_head, result_stick, usable_stick
+from .sticks import contract_sticks, region_head, result_stick, usable_stick
 from .tiling import beyond_rank, move_bytes, tile_bytes
 
 LISTED = 12  # names an error lists in full; of more only those that look alike

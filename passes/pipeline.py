@@ -1,4 +1,5 @@
-"""The whole way from an imported model to addresses: one pass a line, with the reason for its place."""
+"""The whole way from an imported model to addresses: one pass a line, with the reason for its
+place."""
 
 from __future__ import annotations
 
@@ -48,8 +49,9 @@ PIPELINE: Pipeline = (
 )
 
 DEVICE_PASSES: tuple[type[Pass], ...] = (
-    MergeMoves, Fuse, StickLayout, CoreAllocation, RingRelayout, Tiling, LowerTiles, Scratchpad, HbmPlan,
-)
+    MergeMoves, Fuse, StickLayout, CoreAllocation, RingRelayout, Tiling, LowerTiles, Scratchpad,
+    HbmPlan,
+)  # fmt: skip
 
 
 def registry() -> Registry:
@@ -57,7 +59,7 @@ def registry() -> Registry:
     return with_plugins({**PASSES, **{str(p.name): p for p in DEVICE_PASSES}})
 
 
-PLANNING: tuple[str, ...] = tuple(p.name for p in DEVICE_PASSES if p is not MergeMoves)
+PLANNING: tuple[str, ...] = tuple(str(p.name) for p in DEVICE_PASSES if p is not MergeMoves)
 """Each of these builds on what those before it decided."""
 
 

@@ -1,29 +1,71 @@
-"""scratchpad: addresses of everything that lives in a core's scratchpad, from lifetimes in launch order."""
+"""scratchpad: addresses of everything that lives in a core's scratchpad, from lifetimes in launch
+order."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 from typing import ClassVar
 
-from spyrec.ir.core import Block, Module, Op, Value, uses
+from spyrec.ir.core import Block, Loc, Module, Op, Value, uses
 from spyrec.ir.errors import CapacityError
 
+from .attrs import whole_number
 from .intervals import Span, peak, place
 from .kernel import Nest
 from .manager import Target
 from .residency import buffer_bytes, home
 from .tiling import buffer_sticks, move_buffers
 
+MIB = 2**20
+INDEX_LANES = 32  # indices in a stick
+
 
 @dataclass(frozen=True)
 class Scratchpad:
     """Give every resident tensor and tile buffer an address, the same on all cores.
 
-    A tensor lives from its producer to its last reader, a tile buffer during its kernel; weight buffers
-    that can be filled while the kernel before still runs (``prefetch``) live one launch longer. Sets
-    ``lx`` = ((name, address, slots), ...), ``early`` = names of the prefetched buffers and ``lx_bytes`` on
-    each kernel, ``lx`` = address on each relayout.
+    A tensor lives from its producer to its last reader, a tile buffer during its kernel; weight
+    buffers that can be filled while the kernel before still runs (``prefetch``) live one launch
+    longer. Sets ``lx`` = ((name, address, slots), ...), ``early`` = names of the prefetched buffers
+    and ``lx_bytes`` on each kernel, ``lx`` = address on each relayout.
+
+    >>> from spyrec.ir.parser import parse_module
+    >>> from spyrec.ir.printer import print_module
+    >>> before = parse_module('''module "m" {stage = "tile"} {
+    ...   input %x: tensor<8x64xdl16,
+    ...     [shape 8x64 bits 16 | 1:1*64 mem, 0:8*1 mem, 1:64*1 lane | pad undefined], hbm>
+    ...   %y = kernel(%x) {name = "k0", kind = "vec", ops = "exp", stick = 1, tiled = true,
+    ...     dims = (("d0", 8), ("d1", 64)), tile = (4, 64), loops = (0,),
+    ...     maps = (((0, (1, 0)), (0, (0, 1))),), out_maps = (((0, (1, 0)), (0, (0, 1))),)} :
+    ...     tensor<8x64xdl16,
+    ...       [shape 8x64 bits 16 | 1:1*64 mem, 0:8*1 mem, 1:64*1 lane | pad undefined], hbm> {
+    ...     (%a: tensor<8x64xdl16>):
+    ...     for {dim = 0} {
+    ...       ():
+    ...       %in = load(%a) {operand = 0, fill = 0.0} : tensor<4x64xdl16,
+    ...         [shape 4x64 bits 16 | 1:1*64 mem, 0:4*1 mem, 1:64*1 lane | pad undefined], lx>
+    ...       %out = compute(%in) {unit = "sfp"} : tensor<4x64xdl16,
+    ...         [shape 4x64 bits 16 | 1:1*64 mem, 0:4*1 mem, 1:64*1 lane | pad undefined], lx> {
+    ...         (%e: tensor<4x64xf32>):
+    ...         %f = exp(%e) : tensor<4x64xf32>
+    ...         yield %f
+    ...       }
+    ...       store(%out) {result = 0}
+    ...       yield
+    ...     }
+    ...     yield
+    ...   }
+    ...   output "y" = %y
+    ... }''')
+    >>> after = place_buffers(before, 2**20, prefetch=True)
+    >>> print(print_module(after))  # doctest: +ELLIPSIS +NORMALIZE_WHITESPACE
+    module "m" {stage = "tile"} {
+      ...
+      %y = kernel(%x) {name = "k0", ...,
+        lx = (("in", 0, 2), ("out", 1024, 2)), early = (), lx_bytes = 2048} : ... {
+      ...
     """
 
     name: ClassVar[str] = "scratchpad"
@@ -31,144 +73,171 @@ class Scratchpad:
     prefetch: bool = True
 
     def run(self, module: Module, target: Target) -> Module:
-        lx = target.device.lx
-        plan = _Plan(module)
-        wanted = plan.prefetchable if self.prefetch else frozenset()
-        # each kernel whose buffers do not fit beside its neighbours' gives up its prefetch first
-        while True:
-            spans = plan.spans(wanted)
-            where, top = place(spans, 0)
-            if top <= lx.usable_bytes:
-                return plan.apply(where, wanted)
-            over = [s for s in spans if where[s.name] + s.size > lx.usable_bytes]
-            blamed = {
-                plan.kernel_of.get(s.name)
-                for s in spans
-                if any(s.first <= o.last and o.first <= s.last for o in over)
-            } - {None}
-            dropped = frozenset(n for n in wanted if plan.kernel_of[n] in blamed)
-            if not dropped:
-                worst = over[0]
-                raise CapacityError(
-                    f"scratchpad: {worst.name} needs {worst.size / 2**20:.2f} MiB beside what else is alive, the peak is "
-                    f"{peak(spans) / 2**20:.2f} MiB, the device has {lx.usable_bytes / 2**20:.2f} MiB a core"
-                )
-            wanted -= dropped
+        return place_buffers(module, target.device.lx.usable_bytes, self.prefetch)
+
+
+def place_buffers(module: Module, room: int, prefetch: bool) -> Module:
+    """The module with scratchpad addresses below ``room`` bytes.
+
+    Where it is tight, kernels whose buffers meet what does not fit give up their prefetch.
+    CapacityError, naming the kernel, when that is not enough.
+    """
+    plan = _Plan(module)
+    wanted = plan.prefetchable if prefetch else frozenset()
+    while True:
+        spans = plan.spans(wanted)
+        where, top = place(spans, 0)
+        if top <= room:
+            return plan.apply(where, wanted)
+        over = [s for s in spans if where[s.name] + s.size > room]
+        met = {
+            plan.kernel_of.get(s.name)
+            for s in spans
+            if any(s.first <= o.last and o.first <= s.last for o in over)
+        }
+        dropped = frozenset(n for n in wanted if plan.kernel_of[n] in met)
+        if not dropped:
+            worst = over[0]
+            raise CapacityError(
+                f"scratchpad: {worst.name} needs {worst.size / MIB:.2f} MiB beside what else is "
+                f"alive, the peak is {peak(spans) / MIB:.2f} MiB, the device has "
+                f"{room / MIB:.2f} MiB a core (from {plan.loc_of[worst.name]}); pin smaller tiles, "
+                "or tensors to card memory"
+            )
+        wanted -= dropped
+
+
+@dataclass(frozen=True)
+class TileBuffer:
+    """A kernel's buffer for tiles: ``slots`` of ``size`` bytes. ``weight``: it holds tiles of a
+    constant."""
+
+    name: str
+    size: int
+    slots: int
+    weight: bool = False
 
 
 class _Plan:
+    """What needs room, when, and to whom the addresses belong."""
+
     def __init__(self, module: Module) -> None:
         self.module = module
         self.fixed: list[Span] = []
-        self.tiles: list[tuple[str, int, int]] = []  # name, bytes, launch
-        self.slots: dict[str, int] = {}
+        self.tiles: list[tuple[TileBuffer, int]] = []  # with the launch
         self.kernel_of: dict[str, int] = {}
-        self.constants = {op.result for op in module.body.ops if op.name == "constant"}
+        self.loc_of: dict[str, Loc] = {}
+        constants = {op.result for op in module.body.ops if op.name == "constant"}
         early: set[str] = set()
-        launch = self._launches()
+        self.launch = _launches(module)
         readers = uses(module.body)
         for op in module.body.ops:
+            at = self.launch[op]
             for i, v in enumerate(op.results):
                 boxes = home(op, i)
                 if boxes is not None:
-                    last = max([launch[u] for u, _ in readers.get(v, [])], default=launch[op])
-                    self.fixed.append(Span(v.name, buffer_bytes(v.type, boxes), launch[op], last))
-            if op.name == "kernel":
-                for name, size, slots, weight in kernel_buffers(op, self.constants):
-                    self.tiles.append((name, size * slots, launch[op]))
-                    self.slots[name] = slots
-                    self.kernel_of[name] = launch[op]
-                    if weight and launch[op] > 0:
-                        early.add(name)
+                    last = max([self.launch[u] for u, _ in readers.get(v, [])], default=at)
+                    self.fixed.append(Span(v.name, buffer_bytes(v.type, boxes), at, last))
+                    self.loc_of[v.name] = op.loc
+            if op.name != "kernel":
+                continue
+            for buffer in kernel_buffers(op, constants):
+                self.tiles.append((buffer, at))
+                self.kernel_of[buffer.name] = at
+                self.loc_of[buffer.name] = op.loc
+                if buffer.weight and at > 0:
+                    early.add(buffer.name)
         self.prefetchable = frozenset(early)
 
-    def _launches(self) -> dict[Op, int]:
-        """Launch number of each op: an exchange runs in the launch of the kernel after it."""
-        out, n = {}, 0
-        for op in self.module.body.ops:
-            out[op] = n
-            n += op.name == "kernel"
-        return out
-
     def spans(self, early: frozenset[str]) -> list[Span]:
-        return self.fixed + [Span(n, size, at - (n in early), at) for n, size, at in self.tiles]
+        """Everything with its lifetime in launches, those in ``early`` one longer."""
+        return self.fixed + [
+            Span(b.name, b.size * b.slots, at - (b.name in early), at) for b, at in self.tiles
+        ]
 
     def apply(self, where: dict[str, int], early: frozenset[str]) -> Module:
+        """The module with the addresses ``where``."""
         ops = []
         live = self.spans(early)
-        launch = self._launches()
+        mine: dict[int, list[TileBuffer]] = {}
+        for buffer, at in self.tiles:
+            mine.setdefault(at, []).append(buffer)
         for op in self.module.body.ops:
             if op.name == "relayout":
                 op = op.with_attrs(lx=where[op.result.name])
             elif op.name == "kernel":
-                at = launch[op]
-                mine = [n for n, _, k in self.tiles if k == at]
-                top = max(
-                    (where[s.name] + s.size for s in live if s.first <= at <= s.last), default=0
-                )
-                homes = tuple((r.name, where[r.name]) for r in op.results if r.name in where)
+                at = self.launch[op]
+                tiles = [(b.name, where[b.name], b.slots) for b in mine.get(at, [])]
+                homes = [(r.name, where[r.name], 1) for r in op.results if r.name in where]
+                alive = [where[s.name] + s.size for s in live if s.first <= at <= s.last]
                 op = op.with_attrs(
-                    lx=tuple((n, where[n], self.slots[n]) for n in mine)
-                    + tuple((n, a, 1) for n, a in homes),
-                    early=tuple(n for n in mine if n in early),
-                    lx_bytes=top,
+                    lx=(*tiles, *homes),
+                    early=tuple(name for name, _, _ in tiles if name in early),
+                    lx_bytes=max(alive, default=0),
                 )
             ops.append(op)
         return replace(self.module, body=replace(self.module.body, ops=tuple(ops)))
 
 
-def kernel_buffers(op: Op, constants: set[Value]) -> list[tuple[str, int, int, bool]]:
-    """(name, bytes of a slot, slots, is a weight) of each tile buffer of a kernel."""
-    nest = Nest(op)
-    if nest.kind == "move":
-        return _move_buffers(op, nest)
-    if nest.kind == "gather":
-        return _gather_buffers(op, nest)
-    out: list[tuple[str, int, int, bool]] = []
-
-    def size(v: Value) -> int:
-        assert v.type.layout is not None
-        return v.type.layout.sticks * 128
-
-    def slots(path: tuple[int, ...]) -> int:
-        return 2 if prod(nest.trips(d) for d in path) > 1 else 1
-
-    def visit(block: Block, path: tuple[int, ...], carried: bool) -> None:
-        stored = {o.operands[0]: int(o.attrs["result"]) for o in block.ops if o.name == "store"}  # type: ignore[arg-type]
-        for o in block.ops:
-            match o.name:
-                case "load":
-                    index = int(o.attrs["operand"])  # type: ignore[arg-type]
-                    source = op.operands[index]
-                    factor = (
-                        nest.kind == "contract" and index < 2
-                    )  # all else takes a constant of one element as a number
-                    if source.type.space != "lx" and (
-                        factor or source not in constants or source.type.size > 1
-                    ):
-                        out.append(
-                            (o.result.name, size(o.result), slots(path), source in constants)
-                        )
-                case "for":
-                    if o.results and not carried and not uses_matrix(o.regions[0]):
-                        out.append((o.result.name, size(o.result), slots(path), False))
-                    visit(o.regions[0], (*path, int(o.attrs["dim"])), carried or bool(o.results))  # type: ignore[arg-type]
-                case "compute" if o.attrs["unit"] == "sfp" and not (
-                    carried and o.result in block.results
-                ):
-                    kept = stored.get(o.result)
-                    if kept is None or op.results[kept].type.space != "lx":
-                        out.append(
-                            (
-                                o.result.name,
-                                size(o.result),
-                                slots(path) if kept is not None else 1,
-                                False,
-                            )
-                        )
-
-    visit(op.regions[0], (), False)
+def _launches(module: Module) -> dict[Op, int]:
+    """Launch number of each op: an exchange runs in the launch of the kernel after it."""
+    out, n = {}, 0
+    for op in module.body.ops:
+        out[op] = n
+        n += op.name == "kernel"
     return out
+
+
+def kernel_buffers(op: Op, constants: set[Value]) -> list[TileBuffer]:
+    """The tile buffers of a kernel: two slots where one tile is used while the next is made."""
+    nest = Nest(op)
+    match nest.kind:
+        case "move":
+            result = op.results[0].name
+            parts = move_buffers(op, nest.tile)
+            return [TileBuffer(f"{result}_{role}", size, 2) for role, size in parts]
+        case "gather":
+            return _gather_buffers(op, nest)
+    return list(_block_buffers(op.regions[0], nest, constants, (), False))
+
+
+def _block_buffers(
+    block: Block, nest: Nest, constants: set[Value], path: tuple[int, ...], carried: bool
+) -> Iterator[TileBuffer]:
+    """Those of one block of a tile body under the loops ``path``; ``carried``: an accumulator
+    comes in."""
+    stored = {o.operands[0]: whole_number(o, "result") for o in block.ops if o.name == "store"}
+    slots = 2 if prod(nest.trips(d) for d in path) > 1 else 1
+    for o in block.ops:
+        match o.name:
+            case "load":
+                index = whole_number(o, "operand")
+                source = nest.op.operands[index]
+                # a constant of one element is an immediate, but not for the matrix unit
+                factor = nest.kind == "contract" and index < 2
+                fetched = factor or source not in constants or source.type.size > 1
+                if fetched and source.type.space != "lx":
+                    weight = source in constants
+                    yield TileBuffer(o.result.name, _tile_bytes(o.result), slots, weight)
+            case "for":
+                if o.results and not carried and not uses_matrix(o.regions[0]):
+                    yield TileBuffer(o.result.name, _tile_bytes(o.result), slots)
+                inner = (*path, whole_number(o, "dim"))
+                holds = carried or bool(o.results)
+                yield from _block_buffers(o.regions[0], nest, constants, inner, holds)
+            case "compute" if o.attrs["unit"] == "sfp":
+                if carried and o.result in block.results:
+                    continue  # it is the accumulator
+                kept = stored.get(o.result)
+                if kept is None:  # made and used by one unit
+                    yield TileBuffer(o.result.name, _tile_bytes(o.result), 1)
+                elif nest.op.results[kept].type.space != "lx":
+                    yield TileBuffer(o.result.name, _tile_bytes(o.result), slots)
+
+
+def _tile_bytes(v: Value) -> int:
+    assert v.type.layout is not None
+    return v.type.layout.sticks * 128
 
 
 def uses_matrix(block: Block) -> bool:
@@ -179,17 +248,14 @@ def uses_matrix(block: Block) -> bool:
     )
 
 
-def _move_buffers(op: Op, nest: Nest) -> list[tuple[str, int, int, bool]]:
-    return [
-        (f"{op.results[0].name}_{role}", size, 2, False)
-        for role, size in move_buffers(op, nest.tile)
-    ]
-
-
-def _gather_buffers(op: Op, nest: Nest) -> list[tuple[str, int, int, bool]]:
+def _gather_buffers(op: Op, nest: Nest) -> list[TileBuffer]:
+    """Indices of a tile, to whole sticks at both ends, and its rows unless they go where their
+    readers look for them."""
     r = op.results[0]
     assert r.type.layout is not None
-    tile = buffer_sticks(nest.tile, r.type.dtype.bits, r.type.layout.stick_dim) * 128
-    rows = -(-nest.local[-2] // 32) if len(nest.extents) > 1 else 1
-    out = [(f"{r.name}_idx", max(1, rows) * 128 + 256, 2, False)]
-    return out if r.type.space == "lx" else [*out, (f"{r.name}_dst", tile, 2, False)]
+    rows = nest.local[-2] if len(nest.extents) > 1 else 1
+    indices = TileBuffer(f"{r.name}_idx", max(1, -(-rows // INDEX_LANES)) * 128 + 256, 2)
+    if r.type.space == "lx":
+        return [indices]
+    sticks = buffer_sticks(nest.tile, r.type.dtype.bits, r.type.layout.stick_dim)
+    return [indices, TileBuffer(f"{r.name}_dst", sticks * 128, 2)]

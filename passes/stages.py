@@ -77,9 +77,10 @@ def _shared(block: Block, made_by: dict[Value, Op], kept: set[Value]) -> set[Val
         )
     heavy = {v for v, who in readers.items() if len(who) > 1 and costly[v]}
     # of a chain of shared values only the last needs a buffer
-    return {v for v in heavy if not _only_feeds(v, heavy, block)}
+    return {v for v in heavy if not _feeds_one(v, heavy, block)}
 
 
-def _only_feeds(v: Value, heavy: set[Value], block: Block) -> bool:
+def _feeds_one(v: Value, others: set[Value], block: Block) -> bool:
+    """Is one of ``others`` all that a value is needed for?"""
     readers = [op for op in block.ops if v in op.operands]
-    return bool(readers) and all(op.result in heavy for op in readers)
+    return len(readers) == 1 and readers[0].result in others

@@ -1,5 +1,5 @@
-"""stick-layout: choose for every tensor the dimension that runs along the lanes, and repack where two kernels
-cannot agree."""
+"""stick-layout: choose for every tensor the dimension that runs along the lanes, and repack where
+two kernels cannot agree."""
 
 from __future__ import annotations
 
@@ -11,23 +11,55 @@ import numpy as np
 
 from spyrec.ir.core import Attr, Block, Builder, Loc, Module, Op, Value, names, uses
 from spyrec.ir.errors import PassError
-from spyrec.ir.layout import Layout
 from spyrec.ir.ops import infer
 from spyrec.ir.types import Dim, TensorType
 
 from .attrs import entries
-from .groups import is_depthwise
 from .kernel import GROUP, Map, Nest, identity_map, padded, rank1, spans
 from .manager import Target
+from .sticks import (
+    contract_sticks,
+    fullest,
+    is_windowed,
+    laid,
+    moved_by,
+    region_head,
+    result_stick,
+    tensor_dim,
+    usable_stick,
+)
 
 
 @dataclass(frozen=True)
 class StickLayout:
     """Give every tensor a stick dimension and insert `restickify` kernels.
 
-    Matrix kernels demand: first operand along k, second and result along n. Vector kernels demand one
-    kernel dimension for all; it is chosen to repack the fewest elements and waste the fewest lanes. Tensors
-    with no demand take what their first reader wants.
+    Matrix kernels demand: first operand along k, second and result along n. Vector kernels demand
+    one kernel dimension for all; it is chosen to repack the fewest elements and waste the fewest
+    lanes. Tensors with no demand take what their first reader wants.
+
+    >>> from spyrec.ir.parser import parse_module
+    >>> from spyrec.ir.printer import print_module
+    >>> from spyrec.passes.fuse import Fuse
+    >>> from spyrec.sim.device import load_device
+    >>> target = Target(load_device())
+    >>> before = Fuse().run(parse_module('''module "m" {
+    ...   input %x: tensor<1x64x8x64xdl16>
+    ...   input %w: tensor<64x32xdl16>
+    ...   %s = max_pool(%x) {kernel = (2, 2), strides = (2, 2), pads = (0, 0, 0, 0),
+    ...     dilations = (1, 1)} : tensor<1x64x4x32xdl16>
+    ...   %y = matmul(%x, %w) : tensor<1x64x8x32xdl16>
+    ...   output "s" = %s
+    ...   output "y" = %y
+    ... }'''), target)
+    >>> after = StickLayout().run(before, target)
+    >>> print(print_module(after))  # doctest: +ELLIPSIS +NORMALIZE_WHITESPACE
+    module "m" {stage = "device", laid_out = true} {
+      input %x: tensor<1x64x8x64xdl16, [... 1:64*1 lane | pad undefined], hbm>
+      ...
+      %s... = kernel(%x) {name = "k0_max_pool", ..., stick = 1} : ...
+      %x_restick = kernel(%x) {name = "r0_restickify", kind = "move", stick = 3, ...} : ...
+      %y... = kernel(%x_restick, %w) {name = "k1_matmul", ..., stick = 3, k = 4} : ...
     """
 
     name: ClassVar[str] = "stick-layout"
@@ -92,12 +124,8 @@ class _Sticks:
             dim: int | None = None
             if nest.kind == "contract":
                 n, k = contract_sticks(nest)
-                dim = _tensor_dim(nest.maps[i], k if i == 0 else n)
-            elif nest.kind == "fold" and op.regions[0].ops[0].name in (
-                "max_pool",
-                "sum_pool",
-                "conv",
-            ):
+                dim = tensor_dim(nest.maps[i], k if i == 0 else n)
+            elif is_windowed(nest):
                 dim = 1
             elif nest.kind in ("vec", "fold"):
                 dim = self._asked_through(nest, i)
@@ -110,31 +138,30 @@ class _Sticks:
         for r, m in zip(nest.op.results, nest.out_maps, strict=True):
             asked = self._asked(r)
             if asked is not None:
-                kernel_dim = _kernel_dim(m, asked)
+                kernel_dim = moved_by(m, asked)
                 if kernel_dim is not None:
-                    return _tensor_dim(nest.maps[i], kernel_dim)
+                    return tensor_dim(nest.maps[i], kernel_dim)
         return None
 
     # Kernels ----------------------------------------------------------------------------------
 
     def _kernel(self, op: Op) -> None:
         nest = Nest(op)
-        attrs: dict[str, Attr] = {}
+        inner: dict[str, Attr] = {}
         match nest.kind:
             case "contract":
-                n, k = contract_sticks(nest)
-                attrs = {"stick": n, "k": k}
-                demands = [k] + [n] * (len(op.operands) - 1)
-            case "fold" if op.regions[0].ops[0].name in ("max_pool", "sum_pool", "conv"):
-                attrs = {"stick": 1}
-                demands = [1] * len(op.operands)
+                along, k = contract_sticks(nest)
+                inner = {"k": k}
+                demands = [k] + [along] * (len(op.operands) - 1)
+            case "fold" if is_windowed(nest):
+                along = 1
+                demands = [along] * len(op.operands)
             case "vec" | "fold":
-                s = self._choose(nest)
-                attrs = {"stick": s}
-                demands = [s] * len(op.operands)
+                along = self._choose(nest)
+                demands = [along] * len(op.operands)
             case "gather":
-                attrs = {"stick": len(nest.extents) - 1}
-                demands = [len(nest.extents) - 1, -1]
+                along = len(nest.extents) - 1
+                demands = [along, -1]
             case _:
                 return self._move(op)
         operands, maps = [], []
@@ -143,16 +170,8 @@ class _Sticks:
             got, new_map = self._require(v, m, demand, nest, rows_last=weight)
             operands.append(got)
             maps.append(new_map)
-        self._emit(
-            op,
-            tuple(operands),
-            tuple(maps),
-            attrs,
-            [
-                result_stick(m, int(attrs["stick"]), op)
-                for m in nest.out_maps  # type: ignore[arg-type]
-            ],
-        )
+        sticks = [result_stick(m, along, op) for m in nest.out_maps]
+        self._emit(op, tuple(operands), tuple(maps), {"stick": along, **inner}, sticks)
 
     def _move(self, op: Op) -> None:
         operands = []
@@ -186,8 +205,9 @@ class _Sticks:
         )
 
     def _region(self, region: Block, operands: tuple[Value, ...], rank: int) -> Block:
-        """The region on operands of which some have gained a dimension of extent 1: in front where they broadcast
-        to ``rank`` dimensions, else at the end, where a reshape takes it off again."""
+        """The region on operands of which some have gained a dimension of extent 1: in front where
+        they broadcast to ``rank`` dimensions, else at the end, where a reshape takes it off
+        again."""
         changes: dict[Value, Value] = {}
         args, ops = [], []
         for a, v in zip(region.args, operands, strict=True):
@@ -196,17 +216,9 @@ class _Sticks:
                 arg = changes[a] = Value(a.name, TensorType(v.type.shape, a.type.dtype))
                 if a.type.rank >= rank:
                     changes[a] = self.builder.value(a.name, a.type)
-                    attrs: dict[str, Attr] = {"shape": a.type.shape}
-                    ops.append(
-                        Op(
-                            "reshape",
-                            (arg,),
-                            (changes[a],),
-                            MappingProxyType(attrs),
-                            (),
-                            region.ops[0].loc,
-                        )
-                    )
+                    attrs = MappingProxyType[str, Attr]({"shape": a.type.shape})
+                    loc = region.ops[0].loc
+                    ops.append(Op("reshape", (arg,), (changes[a],), attrs, (), loc))
             args.append(arg)
         if not changes:
             return region
@@ -222,7 +234,8 @@ class _Sticks:
         return Block(tuple(args), tuple(ops), tuple(changes.get(v, v) for v in region.results))
 
     def _choose(self, nest: Nest) -> int:
-        """The lane dimension of a vector kernel that costs least: elements to repack plus lanes wasted."""
+        """The lane dimension of a vector kernel that costs least: elements to repack plus lanes
+        wasted."""
         rank = max(len(m) for m in nest.out_maps + nest.maps)
         wanted = [self._asked(r) for r in nest.op.results]
 
@@ -234,14 +247,11 @@ class _Sticks:
                 if v in self.constants:
                     continue
                 have = self.stick[self.mapped[v]]
-                need = _tensor_dim(m, s)
-                if need is None:
-                    moved = any(c for c in m[have][1])
-                else:
-                    moved = have != need
+                need = tensor_dim(m, s)
+                moved = any(m[have][1]) if need is None else have != need
                 total += size * (waste + (3 if moved else 0))
             for r, m, want in zip(nest.op.results, nest.out_maps, wanted, strict=True):
-                moved = want is not None and _tensor_dim(m, s) != want and spans(m, s)
+                moved = want is not None and tensor_dim(m, s) != want and spans(m, s)
                 total += r.type.size * (waste + (3 if moved else 0))
             return total, -s
 
@@ -262,17 +272,17 @@ class _Sticks:
     ) -> tuple[Value, Map]:
         """The value laid out so that its lanes run along kernel dimension s (or hold it in lane 0).
 
-        ``rows_last``: convolution weights, whose input channels must be the innermost memory dimension.
+        ``rows_last``: convolution weights, whose input channels must be the innermost memory
+        dimension.
         """
         shape = rank1(v.type)
-        dim = _tensor_dim(m, s) if s >= 0 else len(shape) - 1
+        dim = tensor_dim(m, s) if s >= 0 else len(shape) - 1
         if dim is None:
             still = [i for i, (_, coefs) in enumerate(m) if not any(coefs)]
             if not still:
                 row = (0, (0,) * len(nest.extents))
-                if len(shape) < max(
-                    len(r) for r in nest.out_maps
-                ):  # it broadcasts: one more leading 1 changes nothing
+                if len(shape) < max(len(r) for r in nest.out_maps):
+                    # it broadcasts: one more leading 1 changes nothing
                     shape, m, still = (1, *shape), (row, *m), [0]
                 else:
                     shape, m, still = (*shape, 1), (*m, row), [len(shape)]
@@ -310,7 +320,8 @@ class _Sticks:
         return self.repacked[key]
 
     def _repack(self, v: Value, shape: tuple[int, ...], stick: int) -> Value:
-        """A move kernel that changes the lane dimension (and may add a dimension of extent 1 at either end)."""
+        """A move kernel that changes the lane dimension (and may add a dimension of extent 1 at
+        either end)."""
         key = (v, shape, stick)
         if key not in self.repacked:
             n = len(shape)
@@ -323,13 +334,9 @@ class _Sticks:
             type_ = TensorType(shape, v.type.dtype)
             arg = self.builder.value(v.name, TensorType(v.type.shape, v.type.dtype))
             inner = self.builder.value(v.name, type_)
-            piece = (0, counts, eye, dst)
-            body = Op(
-                "move",
-                (arg,),
-                (inner,),
-                MappingProxyType({"shape": shape, "fill": 0.0, "pieces": (piece,)}),
-            )
+            piece = (0, counts, eye if v.type.rank else (), dst)
+            what = MappingProxyType[str, Attr]({"shape": shape, "fill": 0.0, "pieces": (piece,)})
+            body = Op("move", (arg,), (inner,), what)
             made = Value(self.builder.fresh(f"{v.name}_restick"), laid(type_, stick))
             attrs: dict[str, Attr] = {
                 "name": f"r{self.count}_restickify",
@@ -341,17 +348,9 @@ class _Sticks:
                 "out_maps": (identity_map(shape, shape, n),),
             }
             self.count += 1
-            loc = self._loc(v)
-            self.builder.add(
-                Op(
-                    "kernel",
-                    (v,),
-                    (made,),
-                    MappingProxyType(attrs),
-                    (Block((arg,), (body,), (inner,)),),
-                    loc,
-                )
-            )
+            region = Block((arg,), (body,), (inner,))
+            frozen = MappingProxyType(attrs)
+            self.builder.add(Op("kernel", (v,), (made,), frozen, (region,), self._loc(v)))
             self.stick[made] = stick
             self.repacked[key] = made
         return self.repacked[key]
@@ -363,41 +362,6 @@ class _Sticks:
         return Loc((v.name,))
 
 
-def laid(type_: TensorType, stick: int, order: tuple[int, ...] | None = None) -> TensorType:
-    """The type with the standard layout for that stick dimension, in card memory."""
-    layout = Layout.stick(rank1(type_), type_.dtype.bits, stick, order)
-    return TensorType(type_.shape, type_.dtype, layout, "hbm")
-
-
-def fullest(shape: tuple[int, ...]) -> int:
-    """The last dimension, unless another fills its lanes much better."""
-
-    def waste(d: int) -> float:
-        return padded(shape[d], GROUP) / max(1, shape[d])
-
-    last = len(shape) - 1
-    best = min(range(len(shape)), key=lambda d: (waste(d), -d))
-    return last if waste(last) <= 1.5 * waste(best) else best
-
-
-def usable_stick(nest: Nest, s: int) -> bool:
-    """Each result needs a dimension for the lanes: s itself or one of extent 1."""
-    return all(spans(m, s) or any(not any(c) for _, c in m) for m in nest.out_maps)
-
-
-def result_stick(m: Map, s: int, op: Op) -> int:
-    """The result's dimension at s; when it does not vary along s, the dimension of extent 1 in its place."""
-    dim = _tensor_dim(m, s)
-    if dim is not None:
-        return dim
-    still = [i for i, (_, coefs) in enumerate(m) if not any(coefs)]
-    if not still:
-        raise PassError(
-            f"stick-layout: a result of {op.attrs['name']} has no dimension for the lanes (from {op.loc})"
-        )
-    return s if s in still and s < len(m) else still[-1]
-
-
 def _shifted_axes(op: Op, before: tuple[Dim, ...]) -> Op:
     """A reduction whose operand had shape ``before`` and may have gained leading dimensions."""
     after = op.operands[0].type.shape
@@ -405,28 +369,3 @@ def _shifted_axes(op: Op, before: tuple[Dim, ...]) -> Op:
     if "axes" not in op.attrs or not gained or after[gained:] != before:
         return op
     return op.with_attrs(axes=tuple(a + gained for a in entries(op, "axes")))
-
-
-def region_head(op: Op) -> Op:
-    """The op a kernel was formed around."""
-    return op.regions[0].ops[0]
-
-
-def contract_sticks(nest: Nest) -> tuple[int, int]:
-    """(n, k) of a matrix kernel: the last kernel dimension is k; n is the result's column or channel dimension."""
-    head = nest.op.regions[0].ops[0]
-    if head.name == "conv" and not is_depthwise(head):
-        return 1, 6
-    return len(nest.extents) - 2, len(nest.extents) - 1
-
-
-def _tensor_dim(m: Map, kernel_dim: int) -> int | None:
-    for i, (_, coefs) in enumerate(m):
-        if coefs[kernel_dim]:
-            return i
-    return None
-
-
-def _kernel_dim(m: Map, tensor_dim: int) -> int | None:
-    coefs = m[tensor_dim][1]
-    return next((d for d, c in enumerate(coefs) if c), None)

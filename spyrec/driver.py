@@ -19,7 +19,8 @@ from spyrec.passes.residency import RingRelayout
 from spyrec.sim.isa import Program
 
 Progress = Callable[[str, int, int], None]
-SHARES = (0.5, 0.4, 0.3, 0.2, 0.1, 0.0)  # of the scratchpad for tensors between kernels, tried in turn
+SHARES = (0.5, 0.4, 0.3, 0.2, 0.1, 0.0)
+"""Of the scratchpad for tensors between kernels, tried in turn."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,9 @@ class Compiled:
 
 
 def compile_module(
-    module: Module, target: Target, *, pipeline: str | Sequence[Pass] | None = None, plan: Mapping[str, Any] | None = None,
-    hook: Hook | None = None, progress: Progress | None = None,
+    module: Module, target: Target, *, pipeline: str | Sequence[Pass] | None = None,
+    plan: Mapping[str, Any] | None = None, hook: Hook | None = None,
+    progress: Progress | None = None,
 ) -> Compiled:
     """Run the pipeline (the usual one, or the one given as text or as passes) and generate code.
 
@@ -71,8 +73,8 @@ def compile_module(
 
 
 def _plan_with_room(module: Module, passes: tuple[Pass, ...], target: Target, hook: Hook) -> Module:
-    """Run the passes; when the scratchpad is too small for what was to stay on chip, plan again from there with
-    a smaller share."""
+    """Run the passes; when the scratchpad is too small for what was to stay on chip, plan again
+    from there with a smaller share."""
     split = next((i for i, p in enumerate(passes) if isinstance(p, RingRelayout)), None)
     if split is None:
         return run_pipeline(module, passes, target, hook)

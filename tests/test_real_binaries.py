@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ from small_models import cosine
 
 import spyrec
 from spyrec import runtime
+from spyrec.report import KernelRow
 from spyrec.sim.device import DeviceSpec
 from spyrec.sim.isa import Instr, Kernel, Program
 from spyrec.sim.run import run
@@ -86,14 +88,27 @@ def disagreements(name: str, got: dict[str, Array], expected: dict[str, Array]) 
 
 
 def idle_cores(program: Program, watch: MatrixCores, device: DeviceSpec) -> list[str]:
-    """A sentence for each launch with work enough whose matrix units are not nearly all busy."""
+    """A sentence for each launch with work enough whose matrix units are not nearly all busy, and
+    for each that keeps other cores busy than its facts, which the report shows, say."""
     found = []
     for number, launch in enumerate(program.launches):
         kernel = program.kernels[launch.kernel]
-        tiles = int(kernel.info.get("tiles", 0))
-        used = len(watch.cores[number])
+        tiles, used = int(kernel.info.get("tiles", 0)), len(watch.cores[number])
         if tiles >= FULL_TILES and used < LEAST_CORE_USE * device.cores.count:
             found.append(f"{kernel.name}: {used} cores for {tiles} tiles; {dict(kernel.info)}")
+        if bool(tiles) != bool(used) or (tiles and used != kernel.info["cores"]):
+            found.append(f"{kernel.name}: {used} cores work; {dict(kernel.info)}")
+    return found
+
+
+def over_capacity(rows: Sequence[KernelRow], device: DeviceSpec) -> list[str]:
+    """A sentence for each kernel that needs more scratchpad or span than there is."""
+    found = []
+    for row in rows:
+        if not 0 < row.lx_peak_bytes <= device.lx.bytes:
+            found.append(f"{row.name}: {row.lx_peak_bytes} bytes of scratchpad")
+        if not 0 <= row.span_bytes <= device.hbm.span_bytes:
+            found.append(f"{row.name}: a core reaches over {row.span_bytes} bytes of a tensor")
     return found
 
 
@@ -115,11 +130,7 @@ def test_the_binary_is_right_and_uses_the_machine(name: str) -> None:
         if not np.array_equal(array, got[output], equal_nan=True)
     ]
     problems += idle_cores(program.code, watch, device)
-    problems += [
-        f"{row.name}: {row.lx_peak_bytes} bytes of scratchpad"
-        for row in clean.kernels
-        if row.lx_peak_bytes > device.lx.bytes
-    ]
+    problems += over_capacity(clean.kernels, device)
     assert clean.total_cycles == poisoned.total_cycles
-    assert any(watch.cores.values())
+    assert any(watch.cores.values()) and any(row.span_bytes for row in clean.kernels)
     assert not problems, "\n".join(problems)

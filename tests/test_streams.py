@@ -12,18 +12,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from interleave import Interleaving, Unordered
 from random_trees import X_STICKS, Case, cases
+from real_models import MODELS, model_path
 from small_machine import SMALL
 
+from spyrec import api
+from spyrec.backend.program import emit_program
 from spyrec.backend.streams import Streams
 from spyrec.backend.tree import Body, Buffer, LoopStmt, Stmt
 from spyrec.driver import compile_module
 from spyrec.ir.core import Module
 from spyrec.ir.errors import CapacityError, PassError
-from spyrec.passes.manager import Target
+from spyrec.passes.kernel import Nest
+from spyrec.passes.lower_tiles import LowerTiles
+from spyrec.passes.manager import Target, run_pipeline
+from spyrec.passes.pipeline import PIPELINE
 from spyrec.sim.device import load_device
 from spyrec.sim.engine import Engine
 from spyrec.sim.functional import Functional
-from spyrec.sim.isa import GO, Instr, Kernel, Loop, Program, Signal, Stream, Wait
+from spyrec.sim.isa import GO, Instr, Kernel, Loop, Program, Signal, Stream, Wait, instructions
 from spyrec.sim.memory import Memory, build_memory
 
 DEVICE = load_device()
@@ -74,6 +80,39 @@ def test_in_the_end_every_slot_is_free_and_none_is_full(case: Case, seed: int) -
 def test_compiled_kernels_have_no_race(road: Callable[[], Module]) -> None:
     program = compile_module(road(), Target(DEVICE)).program
     Interleaving(program, DEVICE, 1).run()
+
+
+def uneven_transpose() -> Program:
+    """Tiles of which some hold nothing for some cores, so that cores change slots at their own
+    pace."""
+    target = Target(DEVICE)
+    road = end_to_end.module(
+        lambda g, x: [g("transpose", x, perm=(1, 0))], ("x", (320, 1200), "f32")
+    )
+    at = PIPELINE.index(LowerTiles())
+    planned = run_pipeline(road, PIPELINE[:at], target)
+    (op,) = planned.body.ops
+    op = op.with_attrs(parts=(16, 2), core_order=(0, 1), tile=(50, 64))
+    assert [r[1][1] for r in Nest(op).core_ranges[:2]] == [192, 128]
+    cut = replace(planned, body=replace(planned.body, ops=(op,)))
+    return emit_program(run_pipeline(cut, PIPELINE[at:], target), target)
+
+
+def test_cores_change_slots_at_their_own_pace() -> None:
+    program = uneven_transpose()
+    masks = {
+        instr.where for k in program.kernels for instr, _ in instructions(k.streams["ms"])
+        if instr.op == "store"
+    }  # fmt: skip
+    assert len(masks) > 1, "every tile is there on every core, so nothing is tested"
+    Interleaving(program, DEVICE, 3).run()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["C02", "C13", "C15", "light_resnet50"])
+def test_real_programs_have_no_race(name: str) -> None:
+    program = api.compile(str(model_path(name)), bind=dict(MODELS[name].bind))
+    Interleaving(program.code, program.device, 0).run()
 
 
 def without(stream: Stream, token: int) -> Stream:

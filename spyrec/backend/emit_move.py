@@ -21,7 +21,7 @@ from spyrec.passes.pieces import (
     source_window,
     tile_boxes,
 )
-from spyrec.passes.stick_layout import region_head
+from spyrec.passes.sticks import region_head
 from spyrec.sim.formats import encode
 from spyrec.sim.isa import Instr, Num, Operand
 
@@ -232,7 +232,7 @@ class MoveEmitter:
         """One ``shuf`` for each shape of strided copy, with every core's own bases and counts."""
         table: dict[tuple[object, ...], list[dict[int, Copy]]] = {}
         for c, r in ranges.items():
-            sides = _side(p.src, source, c, r), _side(p.dst, out, c, r)
+            sides = side_of(p.src, source, c, r), side_of(p.dst, out, c, r)
             used: dict[tuple[object, ...], int] = {}
             for copy in copies([n for _, n in r], *sides, self.nest.name):
                 key = (copy.src_strides, copy.dst_strides)
@@ -259,7 +259,7 @@ class MoveEmitter:
         return Instr("shuf", counts, (None,) * len(counts), operands, {"bits": bits}, where=where)
 
 
-def _side(m: AffineMap, region: Region, core: int, ranges: Box) -> Side:
+def side_of(m: AffineMap, region: Region, core: int, ranges: Box) -> Side:
     """A core's end of a copy over ``ranges`` of a piece's iteration dimensions."""
     lanes = region.layout.lanes
     point = m.at(tuple(s for s, _ in ranges))

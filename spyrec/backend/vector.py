@@ -102,8 +102,8 @@ def _dims(
     places: Places, maps: Sequence[Map], reduced: frozenset[int], path: Path
 ) -> tuple[list[int], list[int]]:
     """Kernel dimensions the instruction iterates: those it reduces or some operand varies along of
-    which a tile holds more than one, and the lanes'. Looped ones of one step that end early on some core are
-    iterated too while there is room, and given apart when there is none."""
+    which a tile holds more than one, and the lanes'. Looped ones of one step that end early on some
+    core are iterated too while there is room, and given apart when there is none."""
     nest = places.nest
     varying = {d for d in range(len(nest.extents)) if any(spans(m, d) for m in maps)}
     used = sorted(varying | reduced)
