@@ -53,9 +53,15 @@ def exchange_boxes(
             continue
         missing = [wanted]
         for holder, held in sorted(holders, key=lambda h: ring_distance(h[0], core, ring)):
-            found = [common for box in missing if (common := intersect(box, held))]
-            pieces += [Piece(holder, core, box) for box in found]
-            missing = [rest for box in missing for rest in subtract(box, held)]
+            left: list[Box] = []
+            for box in missing:
+                common = intersect(box, held)
+                if common is None:
+                    left.append(box)
+                    continue
+                pieces.append(Piece(holder, core, common))
+                left += _around(box, common)
+            missing = left
             if not missing:
                 break
         if missing:
@@ -80,17 +86,23 @@ def intersect(a: Box, b: Box) -> Box | None:
     """The points in both boxes, None when there are none. LayoutError when the ranks differ."""
     if len(a) != len(b):
         raise LayoutError(f"boxes {a} and {b} have different ranks")
-    common = tuple(
-        (max(p, q), min(p + n, q + m) - max(p, q)) for (p, n), (q, m) in zip(a, b, strict=True)
-    )
-    return None if is_empty(common) else common
+    common = []
+    for (p, n), (q, m) in zip(a, b, strict=True):
+        start, size = max(p, q), min(p + n, q + m) - max(p, q)
+        if size < 1:
+            return None
+        common.append((start, size))
+    return tuple(common)
 
 
 def subtract(a: Box, b: Box) -> list[Box]:
     """Disjoint boxes that hold the points of ``a`` which are not in ``b``."""
     common = intersect(a, b)
-    if common is None:
-        return [a]
+    return [a] if common is None else _around(a, common)
+
+
+def _around(a: Box, common: Box) -> list[Box]:
+    """``subtract`` for a box ``common`` that lies inside ``a``."""
     rest: list[Box] = []
     for dim, ((start, size), (begin, length)) in enumerate(zip(a, common, strict=True)):
         before = (start, begin - start)

@@ -75,8 +75,7 @@ def _own_outputs(module: Module) -> Module:
 
 def _split_reductions(module: Module, cores: int) -> Module:
     """A large reduction over several axes with few results would run on few cores: fold the last
-    axis first, in parallel over the others. Sums associate differently, within the accumulator's
-    fp32.
+    axis first, in parallel over the others. The partial results are rounded to the tensor's format.
     """
 
     def split(op: Op, builder: Builder) -> Sequence[Value] | None:
