@@ -43,11 +43,13 @@ class Fuse:
     name: ClassVar[str] = "fuse"
     summary: ClassVar[str] = "groups ops into matrix, vector and move kernels"
     lx_share: float = 0.4  # of the scratchpad a fused tile may plan with
+    join: bool = True  # False: a kernel an op, to measure what fusing is worth
 
     def run(self, module: Module, target: Target) -> Module:
         module = _own_outputs(exact_scalars(module))
         module = _split_reductions(module, target.device.cores.count)
-        groups = Grouper(module, int(target.device.lx.usable_bytes * self.lx_share)).run()
+        budget = int(target.device.lx.usable_bytes * self.lx_share)
+        groups = Grouper(module, budget, self.join).run()
         build = _KernelBuilder(module)
         for group in groups:
             build.add(group)

@@ -55,11 +55,13 @@ def is_depthwise(op: Op) -> bool:
 
 
 class Grouper:
-    """Grows the groups. ``budget_bytes``: scratchpad a tile of a vec group may take."""
+    """Grows the groups. ``budget_bytes``: scratchpad a tile of a vec group may take. ``join``
+    False: every op starts a group of its own."""
 
-    def __init__(self, module: Module, budget_bytes: int) -> None:
+    def __init__(self, module: Module, budget_bytes: int, join: bool = True) -> None:
         self.module = module
         self.budget = budget_bytes
+        self.join = join
         self.groups: list[Group] = []
         self.home: dict[Value, Group] = {}
         self.uses = uses(module.body)
@@ -71,7 +73,7 @@ class Grouper:
         for op in self.module.body.ops:
             if op.name == "constant":
                 continue
-            group = self._join(op) or self._start(op)
+            group = (self._join(op) if self.join else None) or self._start(op)
             group.ops.append(op)
             for r in op.results:
                 self.home[r] = group

@@ -29,6 +29,7 @@ COMMANDS = {
     "devices": "cli_lists",
     "passes": "cli_lists",
     "ops": "cli_lists",
+    "validate": "cli_validate",
 }
 """Command -> the module that holds it, imported when the command is asked for."""
 

@@ -140,6 +140,8 @@ class MoveEmitter:
                 f"instruction has six; pin tiles of 1 (from {self.op.loc})"
             )
         steps = {i: GROUP if p.dst.rows[lane][1][i] else 1 for i in dims}
+        card, rows = (source, src_map.rows) if source.space == "hbm" else (out, p.dst.rows)
+        dims.sort(key=lambda i: -abs(card.stride(rows, i, steps[i])))  # its runs are the longest
         at = {c: tuple(s for s, _ in r) for c, r in ranges.items()}
         cores = range(self.ctx.cores)
         return sticks(
