@@ -68,6 +68,11 @@ class Nest:
         return frozenset(d for coefs in rows for d, c in enumerate(coefs) if c)
 
     @cached_property
+    def weights(self) -> frozenset[int]:
+        """Operands that are constants: they can be loaded before the kernel's turn comes."""
+        return frozenset(self.op.attrs.get("weights", ()))  # type: ignore[arg-type]
+
+    @cached_property
     def whole(self) -> frozenset[int]:
         """Dimensions neither divided nor tiled: a vec kernel reduces over them and reuses the
         result."""

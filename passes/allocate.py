@@ -12,15 +12,19 @@ import numpy as np
 
 from spyrec.ir.core import Module, Op, Value
 from spyrec.ir.layout import split_points
+from spyrec.sim.device import DeviceSpec
 
-from .kernel import GROUP, Box, Map, Nest, clip, padded, rank1, spans, window
+from .kernel import GROUP, Box, Map, Nest, clip, memory_order, padded, rank1, spans, window
 from .manager import Target
-from .pieces import pieces
+from .pieces import pieces, source_boxes
 from .pins import pinned_core_order, pinned_cuts
 from .span import reaches
 
 FULL = 0.95  # of the cores a matrix kernel must occupy when it has a tile for each
+STICK = 128  # bytes
 SHORTLIST = 48  # cuts priced in full, those with the least compute on the fullest core
+MOVE_SHORTLIST = 12  # a move's sources are found piece by piece, which takes longer
+MANY_PIECES = 16  # a move of more is cut by compute alone
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,8 @@ class CoreAllocation:
         cuts = within_span(nest, cuts, grains, target.device.hbm.span_bytes)
         if nest.kind == "contract" and output_tiles(nest, target) >= budget:
             cuts = [c for c in cuts if prod(c) >= FULL * budget] or cuts
-        near = [c for c in cuts if busy(c) <= 1.5 * busy(cuts[0])][:SHORTLIST]
+        most = MOVE_SHORTLIST if nest.kind == "move" else SHORTLIST
+        near = [c for c in cuts if busy(c) <= 1.5 * busy(cuts[0])][:most]
         priced = sorted(
             (self._cost(nest, c, grains, compute, target, owners, constants), i, c)
             for i, c in enumerate(near)
@@ -103,49 +108,73 @@ class CoreAllocation:
         busy = compute(local)
         bus = ring = 0.0
         cut = replace_parts(nest, parts, grains)
-        for v, m in zip(nest.op.operands, nest.maps, strict=True):
-            if nest.kind == "move" or not m:
+        for i, (v, m) in enumerate(zip(nest.op.operands, nest.maps, strict=True)):
+            if nest.kind == "move":
+                if len(pieces(nest.op)) <= MANY_PIECES:
+                    boxes = source_boxes(cut.op, i, cut.core_ranges)
+                    if v in owners:
+                        ring += lacking_bytes(v, boxes, owners[v]) / device.ring.bytes_per_cycle
+                    else:
+                        bus += box_bytes(v, boxes) / device.hbm.bytes_per_cycle
                 continue
-            piece = _piece_bytes(v, m, local)
+            if not m:
+                continue
             copies = prod(p for d, p in enumerate(parts) if p > 1 and not spans(m, d))
             distinct = prod(parts) / copies
             if v in constants or v not in owners:
                 fetches = -(-copies // device.hbm.multicast_max)
-                bus += piece * distinct * fetches / device.hbm.bytes_per_cycle
+                bus += bus_cycles(v, m, local, device) * distinct * fetches
             else:
                 ring += moved_bytes(cut, m, v, owners[v]) / device.ring.bytes_per_cycle
         return max(busy, bus) + 0.5 * ring + 0.01 * (busy + bus), -prod(parts)
 
 
-def _piece_bytes(v: Value, m: Map, local: Sequence[int]) -> float:
+def bus_cycles(v: Value, m: Map, local: Sequence[int], device: DeviceSpec) -> float:
+    """Cycles the memory bus needs for one core's part of an operand: its sticks, padding included,
+    in contiguous runs as long as the part covers the innermost memory dimensions.
+    """
+    layout = v.type.layout
+    assert layout is not None
     box = clip(window(m, [(0, n) for n in local]), rank1(v.type))
-    assert v.type.layout is not None
-    stick = v.type.layout.stick_dim
-    sizes = [padded(max(1, s), GROUP) if t == stick else max(1, s) for t, (_, s) in enumerate(box)]
-    return prod(sizes) * v.type.dtype.bits / 8
+    run = sticks = max(1, layout.bits // 16)
+    whole = True
+    for t in reversed(memory_order(layout)):
+        unit = GROUP if t == layout.stick_dim else 1
+        steps = -(-max(1, box[t][1]) // unit)
+        sticks *= steps
+        run *= steps if whole else 1
+        whole = whole and steps == -(-layout.shape[t] // unit)
+    ticks = device.hbm.bus_ticks(sticks * STICK, run * STICK)
+    return ticks / device.hbm.bytes_per_cycle
 
 
 def moved_bytes(nest: Nest, m: Map, v: Value, owned: tuple[Box, ...]) -> float:
     """Bytes the core that lacks most of its share of ``v`` has to be sent."""
     shape = rank1(v.type)
-    need = np.array([clip(window(m, r), shape) for r in nest.core_ranges], dtype=np.int64)
-    have = np.array(
-        [owned[c] if c < len(owned) else [(0, 0)] * len(shape) for c in range(len(need))],
-        dtype=np.int64,
-    )
+    return lacking_bytes(v, tuple(clip(window(m, r), shape) for r in nest.core_ranges), owned)
+
+
+def lacking_bytes(v: Value, needed: tuple[Box, ...], owned: tuple[Box, ...]) -> float:
+    """Bytes of its needed box that the worst-off core does not own, padding included."""
+    assert v.type.layout is not None
+    need = np.array(needed, dtype=np.int64)
+    none = [(0, 0)] * need.shape[1]
+    have = np.array([owned[c] if c < len(owned) else none for c in range(len(need))], np.int64)
     lo = np.maximum(need[:, :, 0], have[:, :, 0])
     hi = np.minimum(need[:, :, 0] + need[:, :, 1], have[:, :, 0] + have[:, :, 1])
     kept = np.clip(hi - lo, 0, None).prod(axis=1)
     lacking = need[:, :, 1].prod(axis=1) - kept
+    lanes = max(1, int(need[:, v.type.layout.stick_dim, 1].max()))
+    return float(lacking.max()) * v.type.dtype.bits / 8 * padded(lanes, GROUP) / lanes
+
+
+def box_bytes(v: Value, boxes: tuple[Box, ...]) -> float:
+    """Bytes of all the boxes, padding included."""
     assert v.type.layout is not None
-    lanes = need[:, v.type.layout.stick_dim, 1].max()
-    return (
-        float(lacking.max())
-        * v.type.dtype.bits
-        / 8
-        * padded(int(lanes), GROUP)
-        / max(1, int(lanes))
-    )
+    sizes = np.array(boxes, dtype=np.int64)[:, :, 1]
+    stick = v.type.layout.stick_dim
+    sizes[:, stick] = -(-sizes[:, stick] // GROUP) * GROUP
+    return float(sizes.prod(axis=1).sum()) * v.type.dtype.bits / 8
 
 
 def replace_parts(nest: Nest, parts: tuple[int, ...], grains: tuple[int, ...]) -> Nest:

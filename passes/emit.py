@@ -90,6 +90,10 @@ class Emit:
 
     # --- doing ------------------------------------------------------------------------------
 
+    def absorb(self, *ops: Op) -> None:
+        """What is emitted from here on carries out these ops too: their model nodes come first."""
+        self.loc = Loc.merge([*(op.loc for op in ops), self.loc])
+
     def ops(self, name: str, *operands: Value, **attrs: Any) -> tuple[Value, ...]:
         """Emit an op; its results. Operands that are all constant make it a constant."""
         made = self.builder.op(name, operands, loc=self.loc, **attrs)

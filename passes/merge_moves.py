@@ -8,7 +8,7 @@ from math import prod
 from typing import ClassVar
 
 from spyrec.ir.affine import MOVES, MoveSpec, as_move, compose, renumber
-from spyrec.ir.core import Builder, Module, Op, Value, rewrite, uses
+from spyrec.ir.core import Builder, Loc, Module, Op, Value, rewrite, uses
 
 from .dce import remove_dead
 from .manager import Target
@@ -48,10 +48,11 @@ class MergeMoves:
 
 @dataclass(frozen=True)
 class _Move:
-    """A move and the values it reads."""
+    """A move, the values it reads and the model nodes it carries out."""
 
     spec: MoveSpec
     operands: tuple[Value, ...]
+    loc: Loc
 
 
 def merge_moves(module: Module) -> Module:
@@ -68,7 +69,7 @@ def merge_moves(module: Module) -> Module:
         spec = as_move(op)
         if spec is None or not prod(spec.shape):
             return None
-        move, merged = _Move(spec, op.operands), False
+        move, merged = _Move(spec, op.operands, op.loc), False
         for k in range(len(op.operands) - 1, -1, -1):
             first = made.get(op.operands[k])
             if first is not None and _worth(first, counts.get(op.operands[k], 1)):
@@ -82,7 +83,7 @@ def merge_moves(module: Module) -> Module:
             result = builder.op(
                 "move",
                 move.operands,
-                loc=op.loc,
+                loc=move.loc,
                 hint=result.name,
                 shape=move.spec.shape,
                 fill=float(move.spec.fill),
@@ -120,7 +121,7 @@ def _composed(first: _Move, second: _Move, k: int) -> _Move | None:
         pieces = tuple(replace(p, operand=keep[p.operand]) for p in spec.pieces)
         spec = MoveSpec(spec.shape, spec.fill, pieces, tuple(spec.operands[i] for i in used))
         distinct = tuple(distinct[i] for i in used)
-    return _Move(spec, distinct)
+    return _Move(spec, distinct, Loc.merge([first.loc, second.loc]))
 
 
 def _is_identity(move: _Move) -> bool:

@@ -48,6 +48,7 @@ def _scale_into_weights(op: Op, e: Emit) -> Value | None:
     scale = None if known is None else _per_output(known, source)
     if weights is None or scale is None:
         return None
+    e.absorb(source)
     wide = weights.astype(np.float64) * scale.astype(np.float64)
     scaled = e.constant(wide, source.operands[1].type.dtype)
     return e.op(source.name, source.operands[0], scaled, **source.attrs)
@@ -63,7 +64,9 @@ def _scale_through_shift(op: Op, e: Emit) -> Value | None:
     known = e.known(pair[1])
     if shifted is None or source is None or known is None or _per_output(known, source) is None:
         return None
-    return e.add(e.mul(shifted[0], pair[1]), e.mul(shifted[1], pair[1]))
+    scaled = e.mul(shifted[0], pair[1])
+    e.absorb(inner)
+    return e.add(scaled, e.mul(shifted[1], pair[1]))
 
 
 def _shift_of_shift(op: Op, e: Emit) -> Value | None:
@@ -74,6 +77,7 @@ def _shift_of_shift(op: Op, e: Emit) -> Value | None:
     shifted = _with_constant(inner, e)
     if shifted is None or _contraction(shifted[0], e) is None:
         return None
+    e.absorb(inner)
     return e.add(shifted[0], e.add(shifted[1], pair[1]))
 
 

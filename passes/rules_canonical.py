@@ -63,7 +63,10 @@ def _cast(op: Op, e: Emit) -> Value | None:
     a, b = source.type.dtype, x.type.dtype
     # A float saturates where an integer wraps, so int -> float -> int must not lose anything.
     saturates = a.kind == to.kind == "int" and b.kind == "float" and not widens(a, to)
-    return e.cast(source, to) if widens(a, b) and not saturates else None
+    if not widens(a, b) or saturates:
+        return None
+    e.absorb(inner)
+    return e.cast(source, to)
 
 
 def _transpose(op: Op, e: Emit) -> Value | None:
@@ -71,6 +74,7 @@ def _transpose(op: Op, e: Emit) -> Value | None:
     perm = ints(op, "perm")
     inner = e.made_by(x, "transpose")
     if inner is not None:
+        e.absorb(inner)
         first = ints(inner, "perm")
         return e.transpose(inner.operands[0], [first[p] for p in perm])
     moved = [p for p in perm if x.type.shape[p] != 1]
@@ -90,7 +94,10 @@ def _reshape(op: Op, e: Emit) -> Value | None:
     if x.type.shape == op.result.type.shape:
         return x
     inner = e.made_by(x, "reshape")
-    return None if inner is None else _reshaped(e, inner.operands[0], op)
+    if inner is None:
+        return None
+    e.absorb(inner)
+    return _reshaped(e, inner.operands[0], op)
 
 
 def _broadcast_to(op: Op, e: Emit) -> Value | None:
@@ -100,6 +107,7 @@ def _broadcast_to(op: Op, e: Emit) -> Value | None:
     inner = e.made_by(x, "broadcast_to")
     if inner is None:
         return None
+    e.absorb(inner)
     return e.op("broadcast_to", inner.operands[0], shape=op.result.type.shape)
 
 
@@ -113,6 +121,7 @@ def _drop_broadcasts(op: Op, e: Emit) -> Value | None:
         trial = [*operands[:i], inner.operands[0], *operands[i + 1 :]]
         if _broadcast_shape(trial) == op.result.type.shape:
             operands = trial
+            e.absorb(inner)
     return None if operands == list(op.operands) else e.op(op.name, *operands, **op.attrs)
 
 
@@ -130,6 +139,7 @@ def _slice(op: Op, e: Emit) -> Value | None:
     inner = e.made_by(x, "slice")
     if inner is None:
         return None
+    e.absorb(inner)
     first, pace = ints(inner, "starts"), ints(inner, "steps")
     return e.op(
         "slice", inner.operands[0],
@@ -181,7 +191,10 @@ def _again(op: Op, e: Emit) -> Value | None:
 
 def _abs_of_neg(op: Op, e: Emit) -> Value | None:
     inner = e.made_by(op.operands[0], "neg")
-    return None if inner is None else e.op("abs", inner.operands[0])
+    if inner is None:
+        return None
+    e.absorb(inner)
+    return e.op("abs", inner.operands[0])
 
 
 def _neutral(left: float | bool | None, right: float | bool | None) -> Build:

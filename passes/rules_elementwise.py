@@ -191,14 +191,19 @@ def _div_by_smaller(op: Op, e: Emit) -> Value | None:
     if e.known(y) is not None:
         return None
     root = e.made_by(y, "sqrt")
-    inverse = e.op("reciprocal", y) if root is None else e.op("rsqrt", root.operands[0])
-    return e.op("mul", x, inverse)
+    if root is None:
+        return e.op("mul", x, e.op("reciprocal", y))
+    e.absorb(root)
+    return e.op("mul", x, e.op("rsqrt", root.operands[0]))
 
 
 def _one_over_sqrt(op: Op, e: Emit) -> Value | None:
     (x,) = op.operands
     root = e.made_by(x, "sqrt")
-    return None if root is None else e.op("rsqrt", root.operands[0])
+    if root is None:
+        return None
+    e.absorb(root)
+    return e.op("rsqrt", root.operands[0])
 
 
 ELEMENTWISE_RULES = (

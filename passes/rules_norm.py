@@ -88,6 +88,7 @@ def _batch_norm_into_conv(op: Op, e: Emit) -> Value | None:
     weights, bias = e.known(conv.operands[1]), [e.known(v) for v in conv.operands[2:]]
     if weights is None or any(b is None for b in bias):
         return None
+    e.absorb(conv)
     a, b = _known_terms(op, e)
     scaled = weights.astype(np.float64) * a.reshape(-1, *(1,) * (weights.ndim - 1))
     shift = b if not bias or bias[0] is None else b + a * bias[0].astype(np.float64)
@@ -103,16 +104,18 @@ def _batch_norm_into_matmul(op: Op, e: Emit) -> Value | None:
     if x.type.rank != 2 or not e.read_once(x) or not _all_known(op, e):
         return None
     bias: Array = np.zeros(1)
+    between: tuple[Op, ...] = ()
     product = e.made_by(x, "matmul", "add")
     if product is not None and product.name == "add":
         known = e.known(product.operands[1])
         if known is None or known.ndim > 2 or (known.ndim == 2 and known.shape[0] != 1):
             return None
-        bias, x = known.reshape(-1), product.operands[0]
+        bias, x, between = known.reshape(-1), product.operands[0], (product,)
         product = e.made_by(x, "matmul") if e.read_once(x) else None
     weights = None if product is None else e.known(product.operands[1])
     if product is None or weights is None or weights.ndim != 2 or x.type != op.result.type:
         return None
+    e.absorb(product, *between)
     a, b = _known_terms(op, e)
     kind = product.operands[1].type.dtype
     scaled = e.op("matmul", product.operands[0], e.constant(weights.astype(np.float64) * a, kind))

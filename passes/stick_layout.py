@@ -4,6 +4,7 @@ two kernels cannot agree."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import prod
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -28,6 +29,9 @@ from .sticks import (
     tensor_dim,
     usable_stick,
 )
+
+FEW = 8  # lanes of 64: below, loading the padding costs more than repacking on chip
+SMALL = 1 << 16  # bytes, padding included, from which that is worth a launch
 
 
 @dataclass(frozen=True)
@@ -66,14 +70,19 @@ class StickLayout:
     summary: ClassVar[str] = (
         "chooses the dimension along the lanes of every tensor, repacking where needed"
     )
+    input_share: float = 0.2  # of all scratchpads, for an input that is repacked on arrival
 
     def run(self, module: Module, target: Target) -> Module:
-        return _Sticks(module).run().with_attrs(laid_out=True)
+        device = target.device
+        room = int(device.lx.usable_bytes * device.cores.count * self.input_share)
+        return _Sticks(module, room).run().with_attrs(laid_out=True)
 
 
 @dataclass
 class _Sticks:
     source: Module
+    room: int  # bytes of all scratchpads that a repacked input may take
+    stored: set[Value] = field(default_factory=set)  # constants, as laid out
     wanted_memo: dict[Value, int | None] = field(default_factory=dict)
     stick: dict[Value, int] = field(default_factory=dict)
     repacked: dict[tuple[Value, tuple[int, ...], int], Value] = field(default_factory=dict)
@@ -85,7 +94,7 @@ class _Sticks:
         self.mapped: dict[Value, Value] = {}
         self.count = 0
         self.pinned: dict[str, int] = dict(self.source.attrs.get("pin_sticks", ()))  # type: ignore[arg-type]
-        args = tuple(self._typed(v, self._want(v)) for v in self.source.body.args)
+        args = tuple(self._typed(v, self._input(v)) for v in self.source.body.args)
         for op in self.source.body.ops:
             if op.name != "constant":
                 self._kernel(op)
@@ -112,6 +121,17 @@ class _Sticks:
             return self.pinned[v.name]
         found = self._asked(v)
         return found if found is not None else fullest(rank1(v.type))
+
+    def _input(self, v: Value) -> int:
+        """An image of three channels is mostly padding in the layout its convolution reads; when
+        that fits on chip it comes densely and is repacked there.
+        """
+        stick, shape = self._want(v), rank1(v.type)
+        dense = fullest(shape)
+        if v.name in self.pinned or shape[stick] > FEW or prod(shape) == 0:
+            return stick
+        size = prod(shape) // shape[stick] * GROUP * v.type.dtype.bits // 8
+        return dense if SMALL < size <= self.room and shape[dense] >= GROUP // 2 else stick
 
     def _asked(self, v: Value) -> int | None:
         if v in self.wanted_memo:
@@ -192,6 +212,7 @@ class _Sticks:
         sticks: list[int],
     ) -> None:
         results = tuple(self._typed(r, s) for r, s in zip(op.results, sticks, strict=True))
+        weights = tuple(i for i, v in enumerate(operands) if v in self.stored)
         region = op.regions[0]
         retyped = self._region(region, operands, max(len(m) for m in Nest(op).out_maps))
         self.builder.add(
@@ -200,7 +221,7 @@ class _Sticks:
                 operands=operands,
                 results=results,
                 regions=(retyped,),
-                attrs=MappingProxyType({**op.attrs, "maps": maps, **attrs}),
+                attrs=MappingProxyType({**op.attrs, "maps": maps, "weights": weights, **attrs}),
             )
         )
 
@@ -315,6 +336,7 @@ class _Sticks:
                 replace(op, results=(made,), attrs=MappingProxyType({**op.attrs, "value": array}))
             )
             self.stick[made] = stick
+            self.stored.add(made)
             self.repacked[key] = made
             self.mapped.setdefault(v, made)
         return self.repacked[key]

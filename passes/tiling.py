@@ -317,7 +317,7 @@ def contract_cost(
             device.hbm.multicast_max, prod(p for d, p in enumerate(nest.parts) if not spans(m, d))
         )
         moved += size * loads / copies / share
-        if i < 2:
+        if i < 2 and i not in nest.weights:  # weights come while the kernel before still runs
             first += size / copies / share
     drain = rows * groups * (2 + len(nest.op.regions[0].ops)) / device.sfp.groups_per_cycle
     inner = prod(t for d, t in trips.items() if d != nest.k)

@@ -293,15 +293,16 @@ class Engine:
         }
         busiest = {unit: max(busy) for unit, busy in per_unit.items()}
         start = now if flight.first is None else flight.first
+        go = now if flight.go is None else min(flight.go, now)
         bus_cycles = -(-flight.bus_ticks // self._device.hbm.bytes_per_cycle)
         return LaunchStats(
             index=flight.index,
             kernel=plan.kernel.name,
             start_cycle=start,
-            go_cycle=now if flight.go is None else min(flight.go, now),
+            go_cycle=go,
             end_cycle=now,
             cores_used=plan.kernel.cores,
-            macs=plan.macs,
+            padded_macs=plan.macs,
             instructions=sum(q.size for q in queues),
             busy_cycles={unit: sum(busy) for unit, busy in per_unit.items()},
             busiest_cycles=busiest,
@@ -310,5 +311,5 @@ class Engine:
             hbm_write_bytes=plan.hbm_write_bytes,
             ring_bytes=plan.ring_bytes,
             lx_peak_bytes=plan.kernel.lx_bytes,
-            bound=bound(now - start, busiest, bus_cycles),
+            bound=bound(now - go, busiest, bus_cycles),
         )

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from .isa import Instr, Kernel
 
-LATENCY_BELOW = 0.5  # no resource busy for half of the time: waiting is what takes it
+LATENCY_BELOW = 0.5  # no resource busy for half of its time: waiting is what a launch does
 
 
 @dataclass(frozen=True)
@@ -18,10 +18,9 @@ class LaunchStats:
 
     ``busy_cycles``: per unit, summed over the cores, how long it was occupied (for a memory unit
     that includes its turn on the bus); ``busiest_cycles``: the same of the core that has most.
-    ``bus_busy_cycles``: bus time of its transfers, turnarounds included. ``macs``: useful
+    ``bus_busy_cycles``: bus time of its transfers, turnarounds included. ``padded_macs``:
     multiply-accumulates over whole groups of 64 columns. ``lx_peak_bytes``: as planned.
-    ``bound``: the resource that was busy longest ("pt", "sfp", "hbm", "ring"), or "latency" when
-    none was busy for half of the time.
+    ``bound``: see the function of that name.
     """
 
     index: int
@@ -30,7 +29,7 @@ class LaunchStats:
     go_cycle: int
     end_cycle: int
     cores_used: int
-    macs: int
+    padded_macs: int
     instructions: int
     busy_cycles: Mapping[str, int]
     busiest_cycles: Mapping[str, int]
@@ -91,9 +90,16 @@ class Observer(Protocol):
 
 
 def bound(cycles: int, busiest: Mapping[str, int], bus_cycles: int) -> str:
-    """The resource that limits a launch of ``cycles``, by how long its busiest instance worked."""
+    """What limits a launch: "compute" (matrix unit), "vector", "memory" or "ring", whichever worked
+    for it longest, by the busiest core; "latency" when none did for half of ``cycles``.
+
+    ``cycles`` run from GO to the end, work counts from the first instruction on: a launch whose
+    weights came early is bound by memory when bringing them took longest, though it waited for
+    little of it.
+    """
     used = {
-        "pt": busiest["pt"], "sfp": busiest["sfp"], "hbm": bus_cycles, "ring": busiest["rs"],
+        "compute": busiest["pt"], "vector": busiest["sfp"], "memory": bus_cycles,
+        "ring": busiest["rs"],
     }
     most = max(used, key=lambda name: used[name])
     return most if used[most] >= LATENCY_BELOW * cycles and used[most] > 0 else "latency"

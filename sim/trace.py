@@ -57,7 +57,7 @@ class ChromeTrace:
             heappush(self._moving, (end, unit, nbytes))
 
     def finished(self, stats: LaunchStats) -> None:
-        args = {"launch": stats.index, "bound": stats.bound, "macs": stats.macs}
+        args = {"launch": stats.index, "bound": stats.bound, "padded_macs": stats.padded_macs}
         lane = stats.index % 2  # two launches may be in flight
         self._slice(stats.kernel, LAUNCHES, lane, stats.go_cycle, stats.end_cycle, args)
 

@@ -217,7 +217,7 @@ def simulate(
         spyrec=__version__, model=meta.get("model", ""), device=machine.name,
         numerics=meta.get("numerics", ""), total_cycles=totals.cycles, total_us=totals.us,
         clock_mhz=machine.clock_mhz, functional=not timing_only, wall_s=round(wall_s, 6),
-        events=ran.events, kernels=kernels,
+        events=ran.events, launch_cycles=totals.launch_cycles, kernels=kernels,
     )
     warnings = (*runtime.overflow_warnings(fed), *runtime.nan_warnings(got))
     return Result({port.name: array for port, array in got}, kernels, totals, warnings, facts)

@@ -1,4 +1,4 @@
-"""``spyrec validate``: simulated kernel times against measured ones, and what could not be built."""
+"""``spyrec validate``: simulated kernel times against measured ones, and what was not built."""
 
 from __future__ import annotations
 

@@ -8,13 +8,21 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from spyrec.sim.device import DeviceSpec
-from spyrec.sim.isa import Kernel, Program
+from spyrec.sim.isa import UNITS, Kernel, Program
 from spyrec.sim.stats import LaunchStats, RunResult
 
-BOUNDS = {
-    "pt": "compute", "sfp": "vector", "hbm": "memory", "ring": "ring", "latency": "latency",
-}
-"""What the simulator calls the busiest resource -> what the report calls it."""
+
+@dataclass(frozen=True)
+class UnitCycles:
+    """Core cycles each kind of unit was occupied in one launch, summed over the cores. A memory
+    unit's turn on the bus counts."""
+
+    memory_load: int = 0
+    memory_store: int = 0
+    ring_send: int = 0
+    ring_receive: int = 0
+    matrix: int = 0
+    vector: int = 0
 
 
 @dataclass(frozen=True)
@@ -25,8 +33,9 @@ class KernelRow:
     other numbers are of one launch. ``macs``: useful multiply-accumulates, all cores together;
     ``compute_floor_us``: the time they take at the peak rate of all the card's cores;
     ``pt_utilisation``: that over ``us``; ``memory_floor_us``: HBM bytes, both ways, over the bus
-    rate; ``lx_peak_bytes``: of the fullest core. ``bound`` is what was busy longest, "latency"
-    when nothing was busy for half of the time.
+    rate; ``lx_peak_bytes``: of the fullest core. ``bound``: what was busy longest for it ("compute"
+    is the matrix unit; weights that came early count), "latency" when nothing was for half of its
+    cycles.
 
     ``cores``: those with a part of the work. ``tiles``: pieces of 8 rows by 64 columns the matrix
     unit has to do, 0 for kernels without matrix work; ``span_bytes``: the most that one core
@@ -34,7 +43,8 @@ class KernelRow:
     ``name=extent``, into how many parts each dimension is cut, and how long one tile is along it
     ("" in programs that do not say). ``prefetch_us``: how long before its start it was loading
     weights, while the kernel before ran; its HBM bytes are part of the kernel's, so
-    ``memory_floor_us`` may exceed ``us`` by as much.
+    ``memory_floor_us`` may exceed ``us`` by as much. ``busy_cycles``: of its units;
+    ``bus_busy_cycles``: core cycles the memory bus was taken by it, turning round included.
     """
 
     name: str
@@ -60,22 +70,32 @@ class KernelRow:
     parts: str = ""
     tile: str = ""
     prefetch_us: float = 0.0
+    busy_cycles: UnitCycles = UnitCycles()
+    bus_busy_cycles: int = 0
 
 
 @dataclass(frozen=True)
 class Totals:
-    """The run as a whole, first start to last end; ``pt_utilisation`` as in KernelRow."""
+    """The run as a whole, first start to last end; ``pt_utilisation`` as in KernelRow.
+
+    ``launches``: how many; ``launch_cycles``: core cycles in which no kernel ran because the next
+    one was starting up. They and the kernels' own cycles make up ``cycles`` unless kernels overlap.
+    """
 
     cycles: int
     us: float
     pt_utilisation: float
+    launches: int = 0
+    launch_cycles: int = 0
+    launch_us: float = 0.0
 
 
 @dataclass(frozen=True)
 class Report:
     """A run: what ran where, its totals and its kernels in launch order.
 
-    ``wall_s``: seconds the simulation itself took; ``events``: those the engine handled.
+    ``launch_cycles``: as in Totals. ``wall_s``: seconds the simulation itself took; ``events``:
+    those the engine handled.
     """
 
     spyrec: str
@@ -88,6 +108,7 @@ class Report:
     functional: bool
     wall_s: float
     events: int
+    launch_cycles: int
     kernels: tuple[KernelRow, ...]
 
     def as_dict(self) -> dict[str, Any]:
@@ -121,11 +142,24 @@ def run_totals(result: RunResult, kernels: Sequence[KernelRow], device: DeviceSp
     """Totals over all launches."""
     floor_us = sum(k.compute_floor_us * k.count for k in kernels)
     us = device.us(result.total_cycles)
-    return Totals(result.total_cycles, us, floor_us / us if us else 0.0)
+    idle = _idle_cycles(result.launches)
+    return Totals(
+        result.total_cycles, us, floor_us / us if us else 0.0, len(result.launches), idle,
+        device.us(idle),
+    )
+
+
+def _idle_cycles(launches: Sequence[LaunchStats]) -> int:
+    """Cycles up to the last end that lie in no launch's span from GO to end."""
+    idle = until = 0
+    for stats in sorted(launches, key=lambda s: s.go_cycle):
+        idle += max(0, stats.go_cycle - until)
+        until = max(until, stats.end_cycle)
+    return idle
 
 
 def _row(kernel: Kernel, device: DeviceSpec, stats: LaunchStats) -> KernelRow:
-    macs = int(kernel.info.get("macs", stats.macs))
+    macs = int(kernel.info.get("macs", stats.padded_macs))
     us = device.us(stats.cycles)
     compute_us = device.us(macs / (device.pt.macs_per_cycle * device.cores.count))
     moved = stats.hbm_read_bytes + stats.hbm_write_bytes
@@ -146,13 +180,15 @@ def _row(kernel: Kernel, device: DeviceSpec, stats: LaunchStats) -> KernelRow:
         lx_peak_bytes=stats.lx_peak_bytes,
         compute_floor_us=compute_us,
         memory_floor_us=device.us(moved / device.hbm.bytes_per_cycle),
-        bound=BOUNDS[stats.bound],
+        bound=stats.bound,
         tiles=int(kernel.info.get("tiles", 0)),
         span_bytes=int(kernel.info.get("span_bytes", 0)),
         dims=str(kernel.info.get("dims", "")),
         parts=str(kernel.info.get("parts", "")),
         tile=str(kernel.info.get("tile", "")),
         prefetch_us=device.us(stats.prefetch_cycles),
+        busy_cycles=UnitCycles(*(stats.busy_cycles[unit] for unit in UNITS)),
+        bus_busy_cycles=stats.bus_busy_cycles,
     )
 
 

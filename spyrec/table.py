@@ -1,4 +1,5 @@
-"""The kernel table a terminal shows: a row per kernel, longest first, and a totals line."""
+"""The kernel table a terminal shows: a row per kernel, longest first, what starting them up takes,
+and a totals line."""
 
 from __future__ import annotations
 
@@ -28,6 +29,8 @@ def kernel_table(kernels: Sequence[KernelRow], totals: Totals, columns: int) -> 
     rows = [_kernel(k, totals) for k in longest[:MAX_ROWS]]
     if rest := longest[MAX_ROWS:]:
         rows.append(_sum(f"{len(rest)} more", rest, totals))
+    if totals.launch_cycles:
+        rows.append(_start_up(totals))
     last = _total(kernels, totals)
     widths = [max(map(len, column)) for column in zip(HEADINGS, *rows, last, strict=True)]
     room = max(columns - sum(widths[1:]) - GAP * len(widths[1:]), MIN_NAME)
@@ -58,8 +61,15 @@ def _sum(name: str, kernels: Sequence[KernelRow], totals: Totals) -> Cells:
     return (name, count, f"{cycles:,}", f"{us:,.1f}", share, "", "", hbm, ring, lx, "")
 
 
+def _start_up(totals: Totals) -> Cells:
+    """What starting up takes in all, shown as that of one launch."""
+    n = totals.launches
+    cycles, us = f"{totals.launch_cycles / n:,.0f}", f"{totals.launch_us / n:,.1f}"
+    return ("launch start-up", str(n), cycles, us, _share(totals.launch_cycles, totals), *[""] * 6)
+
+
 def _total(kernels: Sequence[KernelRow], totals: Totals) -> Cells:
-    """The run's own time, which is not the sum of the rows: kernels overlap and start up."""
+    """The run's own time: the sum of the rows above, unless kernels overlap."""
     count, hbm, ring, lx = _bytes(kernels)
     cycles, us, use = f"{totals.cycles:,}", f"{totals.us:,.1f}", f"{totals.pt_utilisation:.1%}"
     return ("total", count, cycles, us, "", "", use, hbm, ring, lx, "")

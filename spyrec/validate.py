@@ -26,13 +26,12 @@ from spyrec.ir.errors import CapacityError, PassError, SpyrecError
 from spyrec.ir.types import DType
 from spyrec.passes.allocate import CoreAllocation
 from spyrec.passes.fuse import Fuse
-from spyrec.passes.manager import Pipeline, Target, run_pipeline
+from spyrec.passes.manager import Pass, Pipeline, Target, run_pipeline
 from spyrec.passes.pipeline import PIPELINE
 from spyrec.passes.range_scale import RangeScale
 from spyrec.passes.stick_layout import StickLayout
 from spyrec.passes.tiling import Tiling
 from spyrec.progress import Progress, silent
-from spyrec.report import BOUNDS
 from spyrec.sim.device import DeviceSpec, parse_device
 from spyrec.sim.errors import SimError
 from spyrec.sim.run import run
@@ -163,7 +162,7 @@ def predict(row: Row, device: DeviceSpec) -> Outcome:
         return replace(outcome, reason=str(error).splitlines()[0])
     longest = max(result.launches, key=lambda launch: launch.cycles)
     return replace(
-        outcome, predicted_us=result.total_cycles / device.clock_mhz, bound=BOUNDS[longest.bound],
+        outcome, predicted_us=result.total_cycles / device.clock_mhz, bound=longest.bound,
         remark=remark,
     )  # fmt: skip
 
@@ -206,7 +205,7 @@ def _dtypes(module: Module) -> list[DType]:
 def _passes(case: Case) -> Pipeline:
     """The usual pipeline with the case's decisions; values do not matter to time, so no trial run
     looks at their range."""
-    out = []
+    out: list[Pass] = []
     for step in PIPELINE:
         match step:
             case RangeScale():

@@ -159,8 +159,8 @@ class _Graph(Builder):
         self.inputs.append(self.value("xyzuvw"[len(self.inputs)], tensor(shape, kind)))
         return self.inputs[-1]
 
-    def number(self, value: float, kind: str = "dl16") -> Value:
-        return self.constant(np.float32(value), dtype(kind))
+    def number(self, value: float) -> Value:
+        return self.constant(np.array(value, np.float32), dtype("dl16"))
 
     def __call__(self, name: str, *operands: Value, **attrs: Any) -> Value:
         return self.op(name, operands, **attrs).result

@@ -107,7 +107,7 @@ def test_the_report_has_exactly_the_promised_fields(spx: str) -> None:
     report = json.loads(Path("report.json").read_text("utf-8"))
     assert list(report) == [
         "spyrec", "model", "device", "numerics", "total_cycles", "total_us", "clock_mhz",
-        "functional", "wall_s", "events", "kernels",
+        "functional", "wall_s", "events", "launch_cycles", "kernels",
     ]
     again = spyrec.simulate(spyrec.load(spx)).report()
     assert {**again, "wall_s": 0} == {**report, "wall_s": 0}
@@ -117,6 +117,7 @@ def test_the_report_has_exactly_the_promised_fields(spx: str) -> None:
         "pt_utilisation", "hbm_read_bytes", "hbm_write_bytes", "ring_bytes", "lx_peak_bytes",
         "compute_floor_us", "memory_floor_us", "bound",
         "tiles", "span_bytes", "dims", "parts", "tile", "prefetch_us",
+        "busy_cycles", "bus_busy_cycles",
     ]
     assert (report["model"], report["device"], report["numerics"]) == (
         "double.onnx", "spyre", "dl16"
@@ -132,6 +133,12 @@ def test_the_report_has_exactly_the_promised_fields(spx: str) -> None:
     assert kernel["memory_floor_us"] == pytest.approx(2 * STICKS * 128 / 140 / 1100)
     assert 0 < kernel["cycles"] <= report["total_cycles"]
     assert kernel["bound"] in ("compute", "memory", "ring", "vector", "latency")
+    assert report["launch_cycles"] + kernel["cycles"] == report["total_cycles"]
+    assert list(kernel["busy_cycles"]) == [
+        "memory_load", "memory_store", "ring_send", "ring_receive", "matrix", "vector",
+    ]
+    assert kernel["busy_cycles"]["vector"] > 0 == kernel["busy_cycles"]["matrix"]
+    assert kernel["bus_busy_cycles"] >= 2 * STICKS * 128 / 140
 
 
 def test_timing_only_gives_the_same_cycles_and_no_outputs(spx: str) -> None:

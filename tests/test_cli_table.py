@@ -18,6 +18,7 @@ ROW = KernelRow(
     memory_floor_us=0.5, bound="compute",
 )
 TOTALS = Totals(8800, 8.0, 0.25)
+STARTED = Totals(8800, 8.0, 0.25, 4, 4400, 4.0)
 
 
 def lines(table: Table) -> list[list[str]]:
@@ -32,6 +33,13 @@ def test_a_row_and_the_totals() -> None:
     assert " ".join(heading) == "kernel count cycles us share cores PT use HBM ring LX peak bound"
     assert " ".join(row) == "k0_matmul 2 2,200 2.0 50.0% 32 50.0% 1.5 MiB 2.0 KiB 100 B compute"
     assert " ".join(total) == "total 2 8,800 8.0 25.0% 3.0 MiB 4.0 KiB 100 B"
+
+
+def test_starting_up_has_a_row_that_completes_the_sum() -> None:
+    [_, row, start_up, total] = lines(kernel_table([ROW], STARTED, 300))
+    assert " ".join(start_up) == "launch start-up 4 1,100 1.0 50.0%"
+    times = [int(count) * int(each.replace(",", "")) for count, each in (row[1:3], start_up[2:4])]
+    assert sum(times) == int(total[2].replace(",", ""))
 
 
 def test_a_name_is_shown_as_it_is() -> None:

@@ -9,8 +9,20 @@ from small_machine import SMALL, Recorder, acc, hbm, kernel, lx, op, padded, pro
 
 from spyrec.sim.engine import Engine
 from spyrec.sim.errors import SimulationError
-from spyrec.sim.isa import Instr, Kernel, Launch, Limit, Loop, Program, Rotate, Signal, Wait
+from spyrec.sim.isa import (
+    UNITS,
+    Instr,
+    Kernel,
+    Launch,
+    Limit,
+    Loop,
+    Program,
+    Rotate,
+    Signal,
+    Wait,
+)
 from spyrec.sim.run import run
+from spyrec.sim.stats import bound
 
 # 8 sticks: 1024 bytes hold the bus 8 cycles and the core's link 16, then 100 of latency.
 LOAD = op("load", (8,), (lx(0, 1), hbm("x", 0, 1)))
@@ -52,7 +64,7 @@ def test_chain_of_units() -> None:
     (stats,) = seen.done
     assert (stats.start_cycle, stats.go_cycle, stats.end_cycle) == (50, 50, 332)
     assert stats.busy_cycles == {"ml": 16, "ms": 16, "rs": 0, "rr": 0, "pt": 42, "sfp": 8}
-    assert (stats.macs, stats.hbm_read_bytes, stats.hbm_write_bytes) == (32768, 1024, 1024)
+    assert (stats.padded_macs, stats.hbm_read_bytes, stats.hbm_write_bytes) == (32768, 1024, 1024)
     assert (stats.bus_busy_cycles, stats.bound, stats.instructions) == (16, "latency", 4)
 
 
@@ -309,3 +321,13 @@ def test_rules_of_the_machine(bad: Kernel, message: str) -> None:
         run(program(bad), SMALL, timing_only=True)
     assert str(error.value).endswith(": " + message)
     assert "kernel k, unit" in str(error.value) and "MatMul_7" in str(error.value)
+
+
+def test_what_bounds_a_launch_is_what_worked_longest_for_it() -> None:
+    idle = dict.fromkeys(UNITS, 0)
+    assert bound(100, idle | {"pt": 60, "sfp": 59}, 10) == "compute"
+    assert bound(100, idle | {"pt": 60}, 61) == "memory"
+    assert bound(100, idle | {"rs": 50}, 0) == "ring"
+    assert bound(100, idle | {"sfp": 49}, 49) == "latency"
+    assert bound(10, idle | {"pt": 9}, 90) == "memory"  # brought while the launch before ran
+    assert bound(0, idle, 0) == "latency"
