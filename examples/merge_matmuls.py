@@ -21,7 +21,7 @@ class MergeMatmuls:
     """(x @ A) @ B -> x @ (A @ B). Rounds differently in the last places."""
 
     name: ClassVar[str] = "merge-matmuls"
-    summary: ClassVar[str] = "multiplies constant factors at compile time"
+    summary: ClassVar[str] = "Multiplies constant factors at compile time."
 
     def run(self, module: Module, target: Target) -> Module:
         by = {op.result: op for op in module.body.ops if len(op.results) == 1}

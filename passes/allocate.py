@@ -38,7 +38,7 @@ class CoreAllocation:
     """
 
     name: ClassVar[str] = "core-allocation"
-    summary: ClassVar[str] = "divides each kernel over the cores"
+    summary: ClassVar[str] = "Divides each kernel over the cores."
     cores: int = 0  # 0: all the device has
 
     def run(self, module: Module, target: Target) -> Module:

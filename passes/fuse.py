@@ -41,7 +41,7 @@ class Fuse:
     """
 
     name: ClassVar[str] = "fuse"
-    summary: ClassVar[str] = "groups ops into matrix, vector and move kernels"
+    summary: ClassVar[str] = "Groups ops into matrix, vector and move kernels."
     lx_share: float = 0.4  # of the scratchpad a fused tile may plan with
     join: bool = True  # False: a kernel an op, to measure what fusing is worth
 

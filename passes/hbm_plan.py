@@ -39,7 +39,7 @@ class HbmPlan:
     """
 
     name: ClassVar[str] = "hbm"
-    summary: ClassVar[str] = "places tensors in card memory"
+    summary: ClassVar[str] = "Places tensors in card memory."
 
     def run(self, module: Module, target: Target) -> Module:
         return place_tensors(module, target.device.hbm.bytes)

@@ -1,8 +1,8 @@
-"""Placing buffers with lifetimes into one address range: first fit by size, ties by name order."""
+"""Placing buffers with lifetimes into one address range: first fit in the best of a few orders."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 
@@ -15,33 +15,56 @@ class Span:
     first: int
     last: int
 
+    @property
+    def steps(self) -> int:
+        """For how many steps it is alive."""
+        return self.last - self.first + 1
+
+
+ORDERS: tuple[Callable[[Span], tuple[int, ...]], ...] = (
+    lambda s: (s.steps == 1, -s.size, s.first),  # what lives long, larger before smaller
+    lambda s: (-s.size, s.first),
+    lambda s: (-s.size * s.steps, s.first),
+    lambda s: (-s.steps, -s.size, s.first),
+    lambda s: (s.first, -s.size),
+    lambda s: (-s.last, -s.size),
+)
+
 
 def place(spans: Sequence[Span], start: int, align: int = 128) -> tuple[dict[str, int], int]:
     """Addresses so that no two spans alive at one step overlap, and the highest address used.
 
-    Those that live longer than one step are placed first, larger ones before smaller, each at the
-    lowest free address; quadratic in the number of spans.
+    Each is placed at the lowest free address, in the order that needs least; quadratic in the
+    number of spans.
     """
-    done: list[tuple[Span, int]] = []
+    whole = [Span(s.name, -(-s.size // align) * align, s.first, s.last) for s in spans]
+    floor = start + peak(whole)
+    best: tuple[dict[str, int], int] | None = None
+    by_name = sorted(whole, key=lambda s: s.name)
+    for order in ORDERS:
+        found = _first_fit(sorted(by_name, key=order), start)
+        if best is None or found[1] < best[1]:
+            best = found
+        if best[1] == floor:
+            break
+    assert best is not None
+    return best
+
+
+def _first_fit(spans: Sequence[Span], start: int) -> tuple[dict[str, int], int]:
+    done: list[tuple[int, int, Span]] = []
     out: dict[str, int] = {}
     top = start
-    for span in sorted(
-        spans, key=lambda s: (-(s.last - s.first + 1 > 1), -s.size, s.first, s.name)
-    ):
-        size = -(-span.size // align) * align
-        taken = sorted(
-            (at, at + -(-o.size // align) * align)
-            for o, at in done
-            if o.first <= span.last and span.first <= o.last
-        )
+    for span in spans:
         at = start
-        for lo, hi in taken:
-            if at + size <= lo:
+        taken = [d[:2] for d in done if d[2].first <= span.last and span.first <= d[2].last]
+        for low, high in sorted(taken):
+            if at + span.size <= low:
                 break
-            at = max(at, hi)
+            at = max(at, high)
         out[span.name] = at
-        done.append((span, at))
-        top = max(top, at + size)
+        done.append((at, at + span.size, span))
+        top = max(top, at + span.size)
     return out, top
 
 

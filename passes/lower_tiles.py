@@ -102,7 +102,7 @@ class LowerTiles:
     """
 
     name: ClassVar[str] = "lower-tiles"
-    summary: ClassVar[str] = "makes loops, loads, stores and tile computations explicit"
+    summary: ClassVar[str] = "Makes loops, loads, stores and tile computations explicit."
 
     def run(self, module: Module, target: Target) -> Module:
         return lower_kernels(module)

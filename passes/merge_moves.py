@@ -40,7 +40,7 @@ class MergeMoves:
     """
 
     name: ClassVar[str] = "merge-moves"
-    summary: ClassVar[str] = "composes chains of reshapes, transposes, slices and concats"
+    summary: ClassVar[str] = "Composes chains of reshapes, transposes, slices and concats."
 
     def run(self, module: Module, target: Target) -> Module:
         return merge_moves(module)

@@ -63,7 +63,7 @@ class PinSticks:
     had; pin-kernels reports the others."""
 
     name: ClassVar[str] = "pin-sticks"
-    summary: ClassVar[str] = "pins the stick dimensions that a plan gives"
+    summary: ClassVar[str] = "Pins the stick dimensions that a plan gives."
     plan: Plan = NO_PLAN
 
     def run(self, module: Module, target: Target) -> Module:
@@ -87,7 +87,7 @@ class PinKernels:
     """
 
     name: ClassVar[str] = "pin-kernels"
-    summary: ClassVar[str] = "pins the cuts, loops and memories that a plan gives"
+    summary: ClassVar[str] = "Pins the cuts, loops and memories that a plan gives."
     plan: Plan = NO_PLAN
     cores: int = 0  # 0: all the device has
 
@@ -126,7 +126,7 @@ class PinTiles:
     tensors pinned to the scratchpad found room there. PassError with every problem."""
 
     name: ClassVar[str] = "pin-tiles"
-    summary: ClassVar[str] = "checks the tiles that a plan gives"
+    summary: ClassVar[str] = "Checks the tiles that a plan gives."
     plan: Plan = NO_PLAN
     share: float = 0.42  # of the scratchpad for one kernel's tiles, as the tiling pass has it
 

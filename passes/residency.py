@@ -43,7 +43,7 @@ class RingRelayout:
 
     name: ClassVar[str] = "ring-relayout"
     summary: ClassVar[str] = (
-        "keeps tensors on chip and exchanges them over the ring where ownership differs"
+        "Keeps tensors on chip and exchanges them over the ring where ownership differs."
     )
     share: float = 0.5  # of the scratchpad that may hold tensors between kernels
     enable: bool = True

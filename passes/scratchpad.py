@@ -69,7 +69,7 @@ class Scratchpad:
     """
 
     name: ClassVar[str] = "scratchpad"
-    summary: ClassVar[str] = "places tensors and tile buffers in the scratchpad by lifetime"
+    summary: ClassVar[str] = "Places tensors and tile buffers in the scratchpad by lifetime."
     prefetch: bool = True
 
     def run(self, module: Module, target: Target) -> Module:

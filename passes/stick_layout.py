@@ -68,7 +68,7 @@ class StickLayout:
 
     name: ClassVar[str] = "stick-layout"
     summary: ClassVar[str] = (
-        "chooses the dimension along the lanes of every tensor, repacking where needed"
+        "Chooses the dimension along the lanes of every tensor, repacking where needed."
     )
     input_share: float = 0.2  # of all scratchpads, for an input that is repacked on arrival
 

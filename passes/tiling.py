@@ -37,7 +37,7 @@ class Tiling:
     """
 
     name: ClassVar[str] = "tiling"
-    summary: ClassVar[str] = "cuts each core's work into tiles that fit the scratchpad"
+    summary: ClassVar[str] = "Cuts each core's work into tiles that fit the scratchpad."
     share: float = 0.42  # of the scratchpad for one kernel's tiles
     stream_bytes: int = 32768  # a streamed operand is cut into pieces of about this size
 

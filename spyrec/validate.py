@@ -234,8 +234,10 @@ def _plan(case: Case, fused: Module, tile: Mapping[str, int] | None = None) -> d
         if tile is not None:
             pins[name] = {"parts": {"d0": case.cores}, "tile": dict(tile)}
     made = [r for op in kernels for r in op.results if r not in fused.body.results]
-    spaces = {r.name: {"space": case.between} for r in made if case.between}
-    return {"kernels": pins, "tensors": spaces}
+    tensors: dict[str, Any] = {r.name: {"space": case.between} for r in made if case.between}
+    for v in fused.body.args:  # the card's default: sticks along the last dimension
+        tensors[v.name] = {"stick": v.type.rank - 1}
+    return {"kernels": pins, "tensors": tensors}
 
 
 # Figures -------------------------------------------------------------------------------------

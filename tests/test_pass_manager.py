@@ -14,6 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from spyrec.ir import interp
 from spyrec.ir.core import Block, Builder, Module, Op, Value, rewrite
 from spyrec.ir.errors import PassError, VerifyError
 from spyrec.ir.parser import parse_module
@@ -25,6 +26,8 @@ from spyrec.passes.manager import (
     Target,
     Timing,
     hooks,
+    insert_after,
+    insert_before,
     oracle,
     output_error,
     print_after,
@@ -33,6 +36,8 @@ from spyrec.passes.manager import (
     time_into,
     verify_each,
 )
+from spyrec.passes.pin import PinKernels, PinSticks, PinTiles
+from spyrec.passes.pipeline import DEVICE_PASSES
 from spyrec.passes.pipeline_text import parse_pipeline, print_pipeline
 from spyrec.passes.registry import PASSES, with_plugins
 from spyrec.sim.device import load_device
@@ -139,10 +144,46 @@ def test_verify_each_stops_after_the_pass_that_broke_the_module() -> None:
     assert "the module was well-formed before pass breaks" in caught.value.__notes__
 
 
+def test_the_oracle_interprets_each_module_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[Module] = []
+
+    def counted(module: Module, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        runs.append(module)
+        return original(module, inputs)
+
+    original = interp.run
+    module = parse_module(TWO_OPS)
+    with monkeypatch.context() as patched:
+        patched.setattr("spyrec.ir.interp.run", counted)
+        hook = oracle(random_inputs(module), 1e-6)
+    middle = run_pipeline(module, (Dce(),), TARGET, hook)
+    after = run_pipeline(middle, (Decompose(),), TARGET, hook)
+    assert runs == [module, middle, after]
+    run_pipeline(module, (Dce(),), TARGET, hook)  # from the start again: not what was kept
+    assert runs[3] is module and len(runs) == 5
+
+
 def test_an_error_says_which_passes_ran() -> None:
     with pytest.raises(PassError) as caught:
         run_pipeline(parse_module(TWO_OPS), (Dce(), Fold(), Breaks(fail=True)), TARGET)
     assert caught.value.__notes__ == ["in pass breaks, after dce, fold"]
+
+
+def test_an_error_of_a_hook_says_which_passes_ran() -> None:
+    hook = oracle(random_inputs(parse_module(TWO_OPS)), 1e-6)
+    with pytest.raises(PassError, match="pass negate changed") as caught:
+        run_pipeline(parse_module(TWO_OPS), (Dce(), Negate()), TARGET, hook)
+    assert caught.value.__notes__ == ["in pass negate, after dce"]
+
+
+def test_passes_are_inserted_by_name() -> None:
+    usual = (Dce(), Fold(), Dce())
+    assert insert_before(usual, "dce", Negate()) == (Negate(), Dce(), Fold(), Dce())
+    assert insert_after(usual, "dce", Negate()) == (Dce(), Fold(), Dce(), Negate())
+    assert insert_after(usual, "fold", Negate()) == (Dce(), Fold(), Negate(), Dce())
+    with pytest.raises(PassError) as caught:
+        insert_after(usual, "cse", Negate())
+    assert str(caught.value) == "the pipeline has no pass cse; its passes are: dce, fold"
 
 
 @pytest.mark.parametrize(
@@ -219,10 +260,15 @@ def test_each_pass_shows_before_and_after(name: str) -> None:
     assert outcome.failed == 0
 
 
-@pytest.mark.parametrize("name", PASSES)
+PINS = {str(p.name): p for p in (PinSticks, PinKernels, PinTiles)}
+ALL = {**PASSES, **{str(p.name): p for p in DEVICE_PASSES}, **PINS}
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_each_pass_describes_itself(name: str) -> None:
-    step = PASSES[name]()
+    step = ALL[name]()
     assert step.name == name
+    assert step.summary[0].isupper()
     assert step.summary.endswith(".")
     assert step.summary.count(".") == 1
 
