@@ -35,6 +35,30 @@ class CoreAllocation:
     All factorisations into at most ``cores`` parts are priced: time of the fullest core, bytes over
     the memory bus (an operand several cores need is fetched once per multicast group), and bytes
     that change core because the producer was cut differently.
+
+    Before -> after:
+
+    >>> from spyrec.ir.parser import parse_module
+    >>> from spyrec.ir.printer import print_module
+    >>> from spyrec.sim.device import load_device
+    >>> from spyrec.passes.fuse import Fuse
+    >>> from spyrec.passes.stick_layout import StickLayout
+    >>> target = Target(load_device())
+    >>> before = StickLayout().run(Fuse().run(parse_module('''module "m" {
+    ...   input %x: tensor<256x128xdl16>
+    ...   input %w: tensor<128x64xdl16>
+    ...   input %b: tensor<64xdl16>
+    ...   %y = matmul(%x, %w) : tensor<256x64xdl16>
+    ...   %z = add(%y, %b) : tensor<256x64xdl16>
+    ...   output "z" = %z
+    ... }'''), target), target)
+    >>> print(print_module(CoreAllocation().run(before, target)))
+    ... # doctest: +ELLIPSIS +NORMALIZE_WHITESPACE
+    module "m" {stage = "device", laid_out = true, cores = 32} {
+      ...
+      %z... = kernel(%x, %w, %b) {..., parts = (32, 1, 1), core_order = (0,),
+        grains = (1, 64, 64), ...} : ...
+      ...
     """
 
     name: ClassVar[str] = "core-allocation"

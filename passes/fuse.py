@@ -28,16 +28,34 @@ LARGE_REDUCTION = 1 << 14  # elements from which a second launch is worth more c
 class Fuse:
     """Form kernels: the device stage begins here.
 
-    Before::
+    Before -> after:
 
-        %y = matmul(%x, %w)
-        %z = add(%y, %b)
-
-    After::
-
-        %z = kernel(%x, %w, %b) {kind = "contract", dims = (("m", ...), ("n", ...), ("k", ...)),
-        ...} {
-          (...): %y = matmul(...) ; %z = add(...) ; yield %z }
+    >>> from spyrec.ir.parser import parse_module
+    >>> from spyrec.ir.printer import print_module
+    >>> from spyrec.sim.device import load_device
+    >>> target = Target(load_device())
+    >>> before = parse_module('''module "m" {
+    ...   input %x: tensor<256x128xdl16>
+    ...   input %w: tensor<128x64xdl16>
+    ...   input %b: tensor<64xdl16>
+    ...   %y = matmul(%x, %w) : tensor<256x64xdl16>
+    ...   %z = add(%y, %b) : tensor<256x64xdl16>
+    ...   output "z" = %z
+    ... }''')
+    >>> print(print_module(Fuse().run(before, target)))
+    ... # doctest: +ELLIPSIS +NORMALIZE_WHITESPACE
+    module "m" {stage = "device"} {
+      ...
+      %z... = kernel(%x, %w, %b) {name = "k0_matmul_add", kind = "contract",
+        dims = (("m", 256), ("n", 64), ("k", 128)), ..., ops = "matmul,add"}
+        : tensor<256x64xdl16> {
+        ...
+        %y... = matmul(...
+        %z... = add(...
+        yield ...
+      }
+      output "z" = ...
+    }
     """
 
     name: ClassVar[str] = "fuse"

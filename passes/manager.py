@@ -114,7 +114,8 @@ def print_after(out: TextIO, only: str | None = None) -> Hook:
 
     def show(step: Pass, _before: Module, after: Module, _seconds: float) -> None:
         if only in (None, "all", step.name):
-            out.write(f"// after {step.name}\n{print_module(after, "elide")}\n")
+            text = print_module(after, data="elide")
+            out.write(f"// after {step.name}\n{text}\n")
 
     return show
 

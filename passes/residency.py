@@ -29,16 +29,32 @@ class RingRelayout:
     `relayout` copy, fit into ``share`` of the scratchpad for as long as they are needed. Readers
     that need the same parts share one copy.
 
-    Before::
+    Before -> after:
 
-        %y = kernel(%x) {parts = (4, 8)}
-        %z = kernel(%y) {parts = (32, 1)}
-
-    After::
-
-        %y = kernel(%x) {parts = (4, 8), resident = ((0, <boxes>),)}
-        %y2 = relayout(%y) {boxes = <boxes>}
-        %z = kernel(%y2) {parts = (32, 1)}
+    >>> from spyrec.ir.parser import parse_module
+    >>> from spyrec.ir.printer import print_module
+    >>> from spyrec.sim.device import load_device
+    >>> from spyrec.passes.allocate import CoreAllocation
+    >>> from spyrec.passes.fuse import Fuse
+    >>> from spyrec.passes.stick_layout import StickLayout
+    >>> target = Target(load_device())
+    >>> before = CoreAllocation().run(StickLayout().run(Fuse().run(parse_module('''module "m" {
+    ...   input %x: tensor<64x2048xdl16>
+    ...   input %v: tensor<2048x256xdl16>
+    ...   input %w: tensor<256x2048xdl16>
+    ...   %y = matmul(%x, %v) : tensor<64x256xdl16>
+    ...   %z = matmul(%y, %w) : tensor<64x2048xdl16>
+    ...   output "z" = %z
+    ... }'''), target), target), target)
+    >>> print(print_module(RingRelayout().run(before, target)))
+    ... # doctest: +ELLIPSIS +NORMALIZE_WHITESPACE
+    module "m" {stage = "device", laid_out = true, cores = 32} {
+      ...
+      %y... = kernel(%x, %v) {name = "k0_matmul", ..., resident = ((0, (((0, ...} : ..., lx> {
+      ...
+      %y..._there = relayout(%y...) {boxes = (((0, ...)} : ..., lx>
+      %z... = kernel(%y..._there, %w) {name = "k1_matmul", ...} : ..., hbm> {
+      ...
     """
 
     name: ClassVar[str] = "ring-relayout"

@@ -34,6 +34,32 @@ class Tiling:
 
     ``why_tile`` records the numbers: (bytes of the tile's buffers, bytes allowed, cost in cycles,
     ((tile, loops, cost) of the runner-up,)); cost is None where tiles are not priced.
+
+    Before -> after:
+
+    >>> from spyrec.ir.parser import parse_module
+    >>> from spyrec.ir.printer import print_module
+    >>> from spyrec.sim.device import load_device
+    >>> from spyrec.passes.allocate import CoreAllocation
+    >>> from spyrec.passes.fuse import Fuse
+    >>> from spyrec.passes.stick_layout import StickLayout
+    >>> target = Target(load_device())
+    >>> before = CoreAllocation().run(StickLayout().run(Fuse().run(parse_module('''module "m" {
+    ...   input %x: tensor<64x2048xdl16>
+    ...   input %v: tensor<2048x256xdl16>
+    ...   input %w: tensor<256x2048xdl16>
+    ...   %y = matmul(%x, %v) : tensor<64x256xdl16>
+    ...   %z = matmul(%y, %w) : tensor<64x2048xdl16>
+    ...   output "z" = %z
+    ... }'''), target), target), target)
+    >>> print(print_module(Tiling().run(before, target)))
+    ... # doctest: +ELLIPSIS +NORMALIZE_WHITESPACE
+    module "m" {stage = "device", laid_out = true, cores = 32} {
+      ...
+      %y... = kernel(%x, %v) {name = "k0_matmul", ..., tile = (...), loops = (...), ...} : ...
+      ...
+      %z... = kernel(%y..., %w) {name = "k1_matmul", ..., tile = (...), loops = (...), ...} : ...
+      ...
     """
 
     name: ClassVar[str] = "tiling"

@@ -27,7 +27,10 @@ from spyrec.passes.primitives import REDUCTIONS
 from spyrec.passes.stages import COSTLY, Stage, stages
 from spyrec.sim.device import load_device
 
-DOCUMENTED = ("stick_layout", "lower_tiles", "scratchpad", "hbm_plan")
+DOCUMENTED = (
+    "merge_moves", "fuse", "stick_layout", "allocate", "residency", "tiling", "lower_tiles",
+    "scratchpad", "hbm_plan",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", DOCUMENTED)
