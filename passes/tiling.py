@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 from typing import ClassVar
 
@@ -180,6 +181,7 @@ def beyond_rank(nest: Nest) -> list[int]:
     return free[: max(0, len(varying) - 6)]
 
 
+@lru_cache(maxsize=1 << 16)
 def buffer_sticks(shape: tuple[int, ...], bits: int, stick: int) -> int:
     return Layout.stick(shape, bits, stick).sticks
 

@@ -35,7 +35,7 @@ from .isa import (
     Wait,
 )
 
-__all__ = ["assemble", "disassemble"]
+__all__ = ["assemble", "disassemble", "kernel_listing"]
 
 SETS = ("cores", "axes", "acc_levels")  # immediates that are bit sets
 HEXES = ("fill", "value")  # immediates that are bit patterns
@@ -46,6 +46,11 @@ _BASE64_BYTES = 66  # of compressed data on one line
 def disassemble(program: Program, *, data: bool = True) -> str:
     """The listing. Without ``data`` the bytes of constants are left out: not to be assembled."""
     return "".join(line + "\n" for line in _program(program, data))
+
+
+def kernel_listing(kernel: Kernel) -> str:
+    """The part of a listing that is one kernel."""
+    return "".join(line + "\n" for line in _kernel(kernel))
 
 
 def _program(program: Program, data: bool) -> Iterator[str]:

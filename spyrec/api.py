@@ -111,21 +111,52 @@ def compile(  # the name users expect, as re.compile has it
     Raises SpyrecError (the model, an option or the plan is at fault), SimError (the device file
     is), OSError (a file cannot be read).
     """
-    if numerics not in NUMERICS:
-        raise SpyrecError(f"numerics {numerics!r} is unknown; known: {', '.join(NUMERICS)}")
-    machine = load_device(device) if isinstance(device, str) else device
+    target = _target(device, numerics)
     module = import_model(model, bind or {}, const or {})
     from spyrec.driver import compile_module
 
     done = compile_module(
-        module, Target(machine, numerics), pipeline=passes,
-        plan=dict(plan) if plan is not None else None, hook=hook, progress=progress,
+        module, target, pipeline=passes, plan=dict(plan) if plan is not None else None, hook=hook,
+        progress=progress,
     )
-    odd = done.module.attrs.get("warnings", ())
-    warnings = tuple(str(w) for w in odd) if isinstance(odd, tuple) else ()
     named = {"model": Path(model).name} if isinstance(model, str | Path) else {}
     code = replace(done.program, meta={**done.program.meta, **named})
-    return Program(code, done.module, done.plan, warnings)
+    return Program(code, done.module, done.plan, oddities(done.module))
+
+
+def lower(
+    model: Any,
+    *,
+    bind: Mapping[str, int] | None = None,
+    const: Mapping[str, Any] | None = None,
+    device: str | DeviceSpec = "spyre",
+    numerics: Numerics = "dl16",
+    passes: str | Sequence[Pass] | None = None,
+    plan: Mapping[str, Any] | None = None,
+    hook: Hook | None = None,
+    progress: Progress = silent,
+) -> Module:
+    """The IR of a model after ``passes``, which may stop anywhere; else as ``compile``."""
+    target = _target(device, numerics)
+    module = import_model(model, bind or {}, const or {})
+    from spyrec.driver import lower_module
+
+    return lower_module(
+        module, target, pipeline=passes, plan=dict(plan) if plan is not None else None, hook=hook,
+        progress=progress,
+    )
+
+
+def oddities(module: Module) -> tuple[str, ...]:
+    """The sentences on what is odd in the model that the frontend and the passes left."""
+    odd = module.attrs.get("warnings", ())
+    return tuple(str(w) for w in odd) if isinstance(odd, tuple) else ()
+
+
+def _target(device: str | DeviceSpec, numerics: Numerics) -> Target:
+    if numerics not in NUMERICS:
+        raise SpyrecError(f"numerics {numerics!r} is unknown; known: {', '.join(NUMERICS)}")
+    return Target(load_device(device) if isinstance(device, str) else device, numerics)
 
 
 def import_model(model: Any, bind: Mapping[str, int], const: Mapping[str, Any]) -> Module:
@@ -226,7 +257,15 @@ def simulate(
 def _machine(program: Program, device: str | DeviceSpec | None) -> DeviceSpec:
     if device is None:
         return program.device
-    return load_device(device) if isinstance(device, str) else device
+    machine = load_device(device) if isinstance(device, str) else device
+    needed = max((kernel.cores for kernel in program.code.kernels), default=0)
+    if needed > machine.cores.count:
+        named = device if isinstance(device, str) else machine.name
+        raise SpyrecError(
+            f"the program runs on {needed} cores, the device {named} has {machine.cores.count}; "
+            f"compile again with --device {named}"
+        )
+    return machine
 
 
 @contextmanager

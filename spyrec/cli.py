@@ -92,7 +92,8 @@ def run(argv: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAULT
     except (SpyrecError, SimError) as error:
-        return _fault("\n".join([str(error), *getattr(error, "__notes__", [])]), debug)
+        notes = getattr(error, "__notes__", []) if debug else []  # where in the compiler it was
+        return _fault("\n".join([str(error), *notes]), debug)
     except OSError as error:
         name = f"{error.filename}: " if error.filename else ""
         return _fault(f"{name}{error.strerror or error}", debug)

@@ -6,21 +6,34 @@ from pathlib import Path
 
 import click
 
+from spyrec.cli_path import NEW_FILE
+
 
 @click.command("disasm")
 @click.argument("program", type=click.Path(dir_okay=False))
-def disasm_command(program: str) -> None:
+@click.option("--kernel", metavar="NAME", help="Print this kernel alone.")
+@click.option("--no-weights", is_flag=True,
+              help="Leave out the bytes of constants; the listing cannot be assembled then.")
+def disasm_command(program: str, kernel: str | None, no_weights: bool) -> None:
     """Print PROGRAM.spx as an assembler listing, which `spyrec asm` reads back."""
-    from spyrec.sim.listing import disassemble
+    from spyrec.ir.errors import SpyrecError
+    from spyrec.sim.listing import disassemble, kernel_listing
     from spyrec.sim.objfile import load_program
 
-    click.echo(disassemble(load_program(program)), nl=False)
+    loaded = load_program(program)
+    if kernel is None:
+        click.echo(disassemble(loaded, data=not no_weights), nl=False)
+        return
+    found = [k for k in loaded.kernels if k.name == kernel]
+    if not found:
+        names = ", ".join(k.name for k in loaded.kernels) or "none"
+        raise SpyrecError(f"{program} has no kernel {kernel}; its kernels are: {names}")
+    click.echo("\n".join(map(kernel_listing, found)), nl=False)
 
 
 @click.command("asm")
 @click.argument("listing", type=click.Path(dir_okay=False))
-@click.option("-o", "--output", required=True, type=click.Path(dir_okay=False),
-              help="The object file to write.")
+@click.option("-o", "--output", required=True, type=NEW_FILE, help="The object file to write.")
 def asm_command(listing: str, output: str) -> None:
     """Assemble LISTING into an object file."""
     from spyrec.files import write_bytes

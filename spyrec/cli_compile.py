@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-if TYPE_CHECKING:
-    from spyrec.api import Program
-    from spyrec.passes.manager import Hook
+from spyrec.cli_path import NEW_FILE
 
+if TYPE_CHECKING:
+    from spyrec.passes.manager import Hook
 
 MAX_DIGITS = 18  # of a dimension's size: more than any machine counts to
 
@@ -86,7 +86,7 @@ def _numeric(value: object) -> bool:
 
 @click.command("compile")
 @click.argument("model", type=click.Path(dir_okay=False))
-@click.option("-o", "--output", type=click.Path(dir_okay=False),
+@click.option("-o", "--output", type=NEW_FILE,
               help="File to write. Default: MODEL's name with .spx, here; stdout for text.")
 @click.option("--bind", multiple=True, metavar="DIM=INT",
               help="Size of a dynamic dimension, by its name or as INPUT:AXIS=INT.")
@@ -96,9 +96,11 @@ def _numeric(value: object) -> bool:
               help="Machine to compile for.")
 @click.option("--passes", metavar="SPEC", help="Pipeline to run instead of the usual one.")
 @click.option("--plan", type=click.Path(dir_okay=False), help="Decisions to pin, .json.")
-@click.option("--emit-plan", type=click.Path(dir_okay=False), help="Where to write the full plan.")
+@click.option("--emit-plan", type=NEW_FILE, help="Where to write the full plan.")
 @click.option("--emit", type=click.Choice(["ir", "asm", "spx"]), default="spx", show_default=True,
-              help="IR text, assembler listing or object file.")
+              help="IR text after the last pass, assembler listing or object file.")
+@click.option("--no-weights", is_flag=True,
+              help="Leave long constants out of IR text and listing.")
 @click.option("--print-after", metavar="PASS|all", help="Show the IR after a pass, on stderr.")
 @click.option("--verify-each", is_flag=True, help="Check the IR's rules after every pass.")
 @click.option("--numerics", type=click.Choice(["dl16", "ieee16", "fp32"]), default="dl16",
@@ -113,33 +115,58 @@ def compile_command(
     plan: str | None,
     emit_plan: str | None,
     emit: str,
+    no_weights: bool,
     print_after: str | None,
     verify_each: bool,
     numerics: Any,
 ) -> None:
     """Compile MODEL (.onnx, or IR text in .sir) into a program for the simulated device."""
     bindings, constants = parse_bind(bind), parse_const(const)
+    if no_weights and emit == "spx":
+        raise click.UsageError("--no-weights is for --emit ir and --emit asm; a program needs them")
+    if emit_plan is not None and emit == "ir":
+        raise click.UsageError("--emit ir may stop before there is a plan; leave --emit-plan out")
     from spyrec import api, files
     from spyrec.progress import progress_bar
 
-    pinned = api.read_plan(plan) if plan is not None else None
+    options: dict[str, Any] = {
+        "bind": bindings, "const": constants, "device": device, "numerics": numerics,
+        "passes": passes, "plan": api.read_plan(plan) if plan is not None else None,
+        "hook": _hook(print_after, verify_each),
+    }
+    if emit == "ir":
+        from spyrec.ir.printer import print_module
+
+        with progress_bar() as progress:
+            module = api.lower(model, **options, progress=progress)
+        _warn(api.oddities(module))
+        _write(print_module(module, data="elide" if no_weights else "full"), output)
+        return
     with progress_bar() as progress:
-        program = api.compile(
-            model, bind=bindings, const=constants, device=device, numerics=numerics, passes=passes,
-            plan=pinned, hook=_hook(print_after, verify_each), progress=progress,
-        )
-    for warning in program.warnings:
-        click.echo(f"warning: {warning}", err=True)
-    if emit_plan is not None:
-        files.write_text(emit_plan, json.dumps(program.plan, indent=1) + "\n")
-    if emit == "spx":
+        program = api.compile(model, **options, progress=progress)
+    _warn(program.warnings)
+    if emit == "asm":
+        from spyrec.sim.listing import disassemble
+
+        _write(disassemble(program.code, data=not no_weights), output)
+    else:
         target = output or f"{Path(model).stem}.spx"
         program.save(target)
-        click.echo(
-            f"{target}: {len(program.code.kernels)} kernels, {len(program.code.launches)} launches"
-        )
-        return
-    text = _text(program, emit)
+        n_kernels, n_launches = len(program.code.kernels), len(program.code.launches)
+        click.echo(f"{target}: {n_kernels} kernels, {n_launches} launches")
+    if emit_plan is not None:
+        files.write_text(emit_plan, json.dumps(program.plan, indent=1) + "\n")
+        click.echo(f"plan: {emit_plan}", err=emit == "asm" and output is None)
+
+
+def _warn(warnings: Sequence[str]) -> None:
+    for warning in warnings:
+        click.echo(f"warning: {warning}", err=True)
+
+
+def _write(text: str, output: str | None) -> None:
+    from spyrec import files
+
     if output is None:
         click.echo(text, nl=False)
     else:
@@ -159,14 +186,3 @@ def _hook(print_after: str | None, verify_each: bool) -> Hook | None:
     if verify_each:
         parts.append(manager.verify_each())
     return manager.hooks(*parts) if parts else None
-
-
-def _text(program: Program, emit: str) -> str:
-    if emit == "asm":
-        from spyrec.sim.listing import disassemble
-
-        return disassemble(program.code)
-    from spyrec.ir.printer import print_module
-
-    assert program.module is not None
-    return print_module(program.module)

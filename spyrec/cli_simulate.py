@@ -6,18 +6,20 @@ import sys
 
 import click
 
+from spyrec.cli_path import NEW_FILE
+
 ENDLESS = 1000  # columns; a pipe has no width, so nothing is shortened to fit it
 
 
 @click.command("simulate")
 @click.argument("program", type=click.Path(dir_okay=False))
 @click.option("--inputs", type=click.Path(dir_okay=False), help="Arrays by model input name, .npz.")
-@click.option("--outputs", type=click.Path(dir_okay=False), help="Where the outputs go, .npz.")
+@click.option("--outputs", type=NEW_FILE, help="Where the outputs go, .npz.")
 @click.option("--timing-only", is_flag=True, help="Count cycles without computing any number.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
               help="Of the random inputs that are made when --inputs is not given.")
-@click.option("--trace", type=click.Path(dir_okay=False), help="Where a Chrome trace goes, .json.")
-@click.option("--report", type=click.Path(dir_okay=False), help="Where the report goes, .json.")
+@click.option("--trace", type=NEW_FILE, help="Where a Chrome trace goes, .json.")
+@click.option("--report", type=NEW_FILE, help="Where the report goes, .json.")
 @click.option("--device", metavar="NAME|FILE.toml",
               help="Machine to run on instead of the one the program was compiled for.")
 def simulate_command(

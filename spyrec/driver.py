@@ -41,6 +41,32 @@ def compile_module(
 
     Raises SpyrecError when the model, the pipeline or the plan is at fault.
     """
+    final = lower_module(
+        module, target, pipeline=pipeline, plan=plan, hook=hook, progress=progress
+    )
+    if final.stage != "tile" or "hbm" not in final.attrs:
+        raise PassError(
+            f"the pipeline ends at the {final.stage} stage without addresses, so there is no "
+            "program to write; let it end as the usual one does (see spyrec passes), or look at "
+            "its result with --emit ir"
+        )
+    program = emit_program(final, target)
+    if progress is not None:
+        progress("codegen", 1, 1)
+    return Compiled(program, final, full_plan(final))
+
+
+def lower_module(
+    module: Module, target: Target, *, pipeline: str | Sequence[Pass] | None = None,
+    plan: Mapping[str, Any] | None = None, hook: Hook | None = None,
+    progress: Progress | None = None,
+) -> Module:
+    """The module after the pipeline, whatever stage that ends at. SpyrecError as compile_module."""
+    if pipeline is None and module.stage != "tensor":
+        raise PassError(
+            f"module {module.name!r} is at the {module.stage} stage; expected stage tensor, where "
+            "the usual pipeline begins; name the passes that are left with --passes"
+        )
     if isinstance(pipeline, str):
         passes = parse_pipeline(pipeline, registry())
     else:
@@ -59,17 +85,7 @@ def compile_module(
             progress(step.name, min(done, len(passes)), len(passes) + 1)
         watch(step, before, after, seconds)
 
-    final = _plan_with_room(module, passes, target, report)
-    if final.stage != "tile" or "hbm" not in final.attrs:
-        raise PassError(
-            f"the pipeline ends at the {final.stage} stage without addresses, so there is no "
-            "program to write; let it end as the usual one does (see spyrec passes), or look at "
-            "its result with --print-after"
-        )
-    program = emit_program(final, target)
-    if progress is not None:
-        progress("codegen", len(passes) + 1, len(passes) + 1)
-    return Compiled(program, final, full_plan(final))
+    return _plan_with_room(module, passes, target, report)
 
 
 def _plan_with_room(module: Module, passes: tuple[Pass, ...], target: Target, hook: Hook) -> Module:
