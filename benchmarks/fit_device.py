@@ -1,5 +1,5 @@
-"""Fit the device file's unpublished parameters to measured kernels: a coordinate search that changes
-one physical parameter at a time, and figures for shapes it did not see.
+"""Fit the device file's unpublished parameters to measured kernels: a coordinate search that
+changes one physical parameter at a time, and figures for shapes it did not see.
 Run: python -m benchmarks.fit_device MEASUREMENTS.csv [--stack H] [--rounds 3] [--every 1]
 
 Programs are compiled once, for the device as it is; the search times the same programs on other
@@ -91,7 +91,7 @@ def with_value(device: DeviceSpec, name: str, value: int) -> DeviceSpec:
 
 
 def candidates(name: str, value: int) -> list[int]:
-    """Other values to try, nearest multiples first left out; times may be 0, rates not."""
+    """Other values to try, in order; times may be 0, rates not."""
     least = 0 if name.endswith("_cycles") else 1
     near = {value - 1, value + 1, *(round(value * f) for f in FACTORS)}
     return sorted(n for n in near if n >= least and n != value)
@@ -108,7 +108,8 @@ def log_ratios(device: DeviceSpec, programs: Sequence[Sample]) -> list[float]:
 
 @dataclass
 class Search:
-    """Timed programs of every device tried so far. ``timed`` gives the log ratios for a device."""
+    """Log ratios of all samples on every device tried so far; ``timed`` gives those of one.
+    ``groups``: the class of each sample."""
 
     device: DeviceSpec
     groups: npt.NDArray[np.str_]
@@ -131,7 +132,7 @@ class Search:
 
     def fit(self, use: npt.NDArray[np.bool_], rounds: int, say: Callable[[str], None]) -> Values:
         """Parameters one after the other, each set to what serves best, until a round changes
-        nothing. Ties keep the smaller change of the list's order."""
+        nothing. Of equal ones the first stays."""
         best = tuple(get(self.device, name) for name in PARAMETERS)
         loss = self.loss(best, use)
         for _ in range(rounds):

@@ -20,8 +20,9 @@ LEAST_BITS = 16  # a wider element is kept in 16 bits at best
 class Limits:
     """Look at every input and every tensor that reaches an output. Changes nothing.
 
-    CapacityError lists those that hold no element, and those that are larger than the card's memory
-    even in the narrowest format the device could keep them in.
+    CapacityError names the first that holds no element (inputs first: what they feed is empty too),
+    and lists those that are larger than the card's memory even in the narrowest format the device
+    could keep them in.
 
     >>> from spyrec.ir.parser import parse_module
     >>> from spyrec.sim.device import load_device
@@ -40,13 +41,13 @@ nothing to compute; give each dimension a size of 1 or more
 
     def run(self, module: Module, target: Target) -> Module:
         card = target.device.hbm.bytes
-        problems = []
+        problems: list[str] = []
         for value, loc in _values(remove_dead(module)):
             shape = "x".join(map(str, value.type.static_shape)) or "scalar"
             named = f"limits: %{value.name} ({shape} {value.type.dtype}, from {loc})"
             least = value.type.size * min(value.type.dtype.bits, LEAST_BITS) // 8
             if not value.type.size:
-                problems.append(
+                raise CapacityError(
                     f"{named} holds no element, so there is nothing to compute; give each "
                     "dimension a size of 1 or more"
                 )

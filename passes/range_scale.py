@@ -41,7 +41,8 @@ class RangeScale:
     scaled up only if nothing but such ops lies between them and the inputs: what a sigmoid makes
     tiny on one input may be 1 on another.
 
-    A module in range comes back as it is. Otherwise the attribute ``warnings`` gains a sentence.
+    A module in range comes back as it is. The attribute ``warnings`` gains a sentence when a tensor
+    of its own is at the limits, one that merely takes on the scale of another is not told of.
 
     >>> from spyrec.ir.parser import parse_module
     >>> from spyrec.ir.printer import print_module
@@ -108,7 +109,8 @@ class RangeScale:
         done = scale_module(module, sizes, span)
         if not done.scaled and not done.beyond:
             return module
-        return _warned(done.module, _sentence(done, sizes, kind))
+        sentence = _sentence(done, sizes, span, kind, module)
+        return _warned(done.module, sentence) if sentence else done.module
 
 
 def calibration_inputs(module: Module, seed: int) -> dict[str, Array]:
@@ -165,18 +167,34 @@ def _bound(module: Module) -> bool:
     return not any(isinstance(d, Sym) for v in module.body.args for d in v.type.shape)
 
 
-def _sentence(done: Scaled, sizes: dict[Value, float], kind: DType) -> str:
+def _sentence(
+    done: Scaled, sizes: dict[Value, float], span: Range, kind: DType, module: Module
+) -> str:
+    """Of the old module's tensors that are at the limits themselves; nothing when none is."""
+    makers = {r: op for op in module.body.ops for r in op.results}
+
+    def told(v: Value) -> str:
+        """Its magnitude and the model node that makes it, or its own name."""
+        nodes = makers[v].loc.nodes if v in makers else ()
+        return f"{sizes[v]:.3g} ({nodes[0] if nodes else f'%{v.name}'})"
+
     largest, smallest = float_limits(kind)
-    found = [v for v in (*done.scaled, *done.beyond) if sizes.get(v, 0.0) > 0]
-    low, high = (pick(found, key=lambda v: sizes[v]) for pick in (min, max))
+    measured = {v: math.log2(s) for v, s in sizes.items() if s > 0}
+    outside = [
+        v for v in dict.fromkeys((*done.scaled, *done.beyond))
+        if v in measured and not span.low <= measured[v] <= span.high
+    ]  # fmt: skip
+    if not outside:
+        return ""
+    low, high = (pick(outside, key=lambda v: sizes[v]) for pick in (min, max))
     text = (
         f"range-scale: {len(done.scaled)} tensors are kept times a power of two: on seeded inputs "
-        f"their magnitudes go from {sizes[low]:.3g} (%{low.name}) to {sizes[high]:.3g} "
-        f"(%{high.name}), {kind} reaches from {smallest:.3g} to {largest:.3g}"
+        f"{kind}, which reaches from {smallest:.3g} to {largest:.3g}, is too narrow for "
+        f"magnitudes from {told(low)} to {told(high)}"
     )
     if not done.beyond:
         return text
-    named = ", ".join(f"%{v.name} ({sizes[v]:.3g})" for v in done.beyond[:SHOWN])
+    named = ", ".join(map(told, done.beyond[:SHOWN]))
     more = ", ..." if len(done.beyond) > SHOWN else ""
     return f"{text}; out of reach and likely to overflow: {named}{more}"
 

@@ -42,7 +42,7 @@ class LaunchStats:
 
     @property
     def cycles(self) -> int:
-        """From GO to the end: what it loaded early, while the launch before ran, is not its time."""
+        """From GO to the end: loading early, while the launch before ran, is not its time."""
         return self.end_cycle - self.go_cycle
 
     @property

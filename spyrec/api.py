@@ -100,13 +100,13 @@ def compile(  # the name users expect, as re.compile has it
     hook: Hook | None = None,
     progress: Progress = silent,
 ) -> Program:
-    """Compile a model: the path of an ``.onnx`` or ``.sir`` file, an ``onnx.ModelProto``, or a module
-    of the tensor stage.
+    """Compile a model: the path of an ``.onnx`` or ``.sir`` file, an ``onnx.ModelProto``, or a
+    module of the tensor stage.
 
     ``bind`` gives dynamic dimensions their size (by name, or ``"INPUT:AXIS"``); ``const`` gives
     inputs a fixed value; ``device`` is a name, a ``.toml`` path or a DeviceSpec; ``numerics`` is
-    the format tensors live in on the device; ``passes`` replaces the pipeline (text, or passes); ``plan``
-    pins decisions; ``hook`` is called after each pass.
+    the format tensors live in on the device; ``passes`` replaces the pipeline (text, or passes);
+    ``plan`` pins decisions; ``hook`` is called after each pass.
 
     Raises SpyrecError (the model, an option or the plan is at fault), SimError (the device file
     is), OSError (a file cannot be read).

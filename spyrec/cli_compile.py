@@ -14,6 +14,7 @@ import click
 from spyrec.cli_path import NEW_FILE
 
 if TYPE_CHECKING:
+    from spyrec.ir.core import Module
     from spyrec.passes.manager import Hook
 
 MAX_DIGITS = 18  # of a dimension's size: more than any machine counts to
@@ -124,8 +125,6 @@ def compile_command(
     bindings, constants = parse_bind(bind), parse_const(const)
     if no_weights and emit == "spx":
         raise click.UsageError("--no-weights is for --emit ir and --emit asm; a program needs them")
-    if emit_plan is not None and emit == "ir":
-        raise click.UsageError("--emit ir may stop before there is a plan; leave --emit-plan out")
     from spyrec import api, files
     from spyrec.progress import progress_bar
 
@@ -134,18 +133,19 @@ def compile_command(
         "passes": passes, "plan": api.read_plan(plan) if plan is not None else None,
         "hook": _hook(print_after, verify_each),
     }
-    if emit == "ir":
-        from spyrec.ir.printer import print_module
-
+    if emit == "ir" and emit_plan is None:  # any pipeline will do, also one that stops early
         with progress_bar() as progress:
             module = api.lower(model, **options, progress=progress)
         _warn(api.oddities(module))
-        _write(print_module(module, data="elide" if no_weights else "full"), output)
+        _write(_ir(module, no_weights), output)
         return
     with progress_bar() as progress:
         program = api.compile(model, **options, progress=progress)
     _warn(program.warnings)
-    if emit == "asm":
+    if emit == "ir":
+        assert program.module is not None
+        _write(_ir(program.module, no_weights), output)
+    elif emit == "asm":
         from spyrec.sim.listing import disassemble
 
         _write(disassemble(program.code, data=not no_weights), output)
@@ -156,12 +156,18 @@ def compile_command(
         click.echo(f"{target}: {n_kernels} kernels, {n_launches} launches")
     if emit_plan is not None:
         files.write_text(emit_plan, json.dumps(program.plan, indent=1) + "\n")
-        click.echo(f"plan: {emit_plan}", err=emit == "asm" and output is None)
+        click.echo(f"plan: {emit_plan}", err=emit != "spx" and output is None)
 
 
 def _warn(warnings: Sequence[str]) -> None:
     for warning in warnings:
         click.echo(f"warning: {warning}", err=True)
+
+
+def _ir(module: Module, no_weights: bool) -> str:
+    from spyrec.ir.printer import print_module
+
+    return print_module(module, data="elide" if no_weights else "full")
 
 
 def _write(text: str, output: str | None) -> None:

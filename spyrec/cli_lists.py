@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
-
-if TYPE_CHECKING:
-    from spyrec.ir.ops import OpDef, Operand
 
 
 @click.command("devices")
@@ -44,33 +39,9 @@ def passes_command() -> None:
 
 
 @click.command("ops")
-def ops_command() -> None:
+@click.option("--onnx", is_flag=True, help="List the ONNX operators that can be imported instead.")
+def ops_command(onnx: bool) -> None:
     """List the ops of the IR, by family: operands; attributes -> results, and what each does."""
-    from spyrec.ir.ops import OPS
+    from spyrec.reference import onnx_reference, op_reference
 
-    family = ""
-    for op in sorted(OPS.values(), key=lambda o: o.family):  # stable: the table's order within
-        if op.family != family:
-            click.echo(f"{'' if not family else chr(10)}{op.family}")
-            family = op.family
-        click.echo(f"  {signature(op)}")
-        click.echo(f"      {op.summary}")
-
-
-def signature(op: OpDef) -> str:
-    """``matmul(a, b) -> result``; optional operands end in ?, repeated ones in *."""
-    from spyrec.ir.ops import REQUIRED
-
-    attrs = [
-        f"{name}: {'|'.join(spec.choices) or spec.kind}"
-        + ("" if spec.default is REQUIRED else f" = {spec.default}")
-        for name, spec in op.attrs.items()
-    ]
-    inside = ", ".join(_operand(o) for o in op.operands)
-    if attrs:
-        inside += ("; " if inside else "") + ", ".join(attrs)
-    return f"{op.name}({inside}) -> {', '.join(op.results)}"
-
-
-def _operand(operand: Operand) -> str:
-    return operand.name + {"one": "", "optional": "?", "variadic": "*"}[operand.how]
+    click.echo(onnx_reference() if onnx else op_reference(), nl=False)

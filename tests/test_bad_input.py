@@ -20,7 +20,6 @@ from spyrec.passes.pipeline import PIPELINE
 
 WEIGHT = (np.random.default_rng(0).standard_normal((64, 32)) / 8).astype(np.float32)
 X = np.random.default_rng(1).standard_normal((4, 64)).astype(np.float32)
-AT_LIMITS = "spyrec: in pass limits, after canonicalize, fold, cse, decompose, canonicalize, fold"
 
 
 def save(
@@ -145,8 +144,6 @@ def test_tensors_without_elements(desk: Path, stderr: Run) -> None:
     )
     assert stderr("compile", name, "--bind", "n=0") == [
         f"spyrec: limits: %x (0x4 f32, from x) {why}",
-        f"spyrec: limits: %y (0x4 f32, from /y) {why}",
-        AT_LIMITS,
     ]
 
 
@@ -161,7 +158,6 @@ def test_tensors_too_large_for_the_card(desk: Path, stderr: Run) -> None:
     assert stderr("compile", name) == [
         f"spyrec: limits: %x ({side}x{side} f32, from x) {why}",
         f"spyrec: limits: %y ({side}x{side} f32, from /y) {why}",
-        AT_LIMITS,
     ]
     pads = {"p": np.array([1 << 40, 1 << 40])}
     name = save("pad.onnx", [node("Pad", "x p", "y")], {"x": [1]}, ["y"], pads)
@@ -291,7 +287,7 @@ def test_pipelines_in_a_wrong_order(desk: Path, stderr: Run) -> None:
     assert stderr("compile", "dense.onnx", "--passes", "decompose,dce") == [
         "spyrec: the pipeline ends at the tensor stage without addresses, so there is no program "
         "to write; let it end as the usual one does (see spyrec passes), or look at its result "
-        "with --print-after"
+        "with --emit ir"
     ]
     usual = [step.name for step in PIPELINE]
     shuffle = random.Random(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,27 @@ def test_a_listing_assembles_to_the_same_bytes(
     Path("double.lst").write_text(listing, "utf-8")
     assert cli.run(["asm", "double.lst", "-o", "again.spx"]) == 0
     assert Path("again.spx").read_bytes() == spx.read_bytes()
+
+
+def test_one_kernel_and_no_weights(spx: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = doubling(2)
+    data = bytes(range(256))
+    weights = replace(program.buffers[0], name="w", kind="const", size=256, address=8192, data=data)
+    api.Program(replace(program, buffers=(*program.buffers, weights))).save("w.spx")
+
+    def listed(*options: str) -> str:
+        assert cli.run(["disasm", "w.spx", *options]) == 0
+        return capsys.readouterr().out
+
+    full, short, kernel = listed(), listed("--no-weights"), listed("--kernel", "double")
+    assert "zlib" in full and "zlib" not in short
+    assert "# data left out" in short
+    assert kernel.startswith("kernel @double cores 1 ") and kernel.endswith("\n}\n")
+    assert kernel in full and kernel in short
+    assert cli.run(["disasm", "w.spx", "--kernel", "triple"]) == 1
+    assert capsys.readouterr().err == (
+        "spyrec: w.spx has no kernel triple; its kernels are: double\n"
+    )
 
 
 def test_a_fault_in_a_listing_names_file_and_line(

@@ -103,8 +103,12 @@ def test_emitted_ir_and_listing_read_back(desk: Path, capsys: pytest.CaptureFixt
     assert dump(assemble(Path("d.lst").read_text("utf-8"))) == Path("d.spx").read_bytes()
 
 
-def test_the_emitted_plan_pins_every_decision(desk: Path) -> None:
+def test_the_emitted_plan_pins_every_decision(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
     run("compile", "dense.onnx", "-o", "a.spx", "--emit-plan", "plan.json")
+    assert capsys.readouterr().out == "a.spx: 1 kernels, 1 launches\nplan: plan.json\n"
     assert json.loads(Path("plan.json").read_text("utf-8"))
     run("compile", "dense.onnx", "-o", "b.spx", "--plan", "plan.json")
     assert Path("a.spx").read_bytes() == Path("b.spx").read_bytes()

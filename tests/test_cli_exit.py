@@ -59,6 +59,13 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         (["compile", "m.onnx", "--bind", "b=1", "--bind", "b=2"], "--bind b is given twice"),
         (["compile", "m.onnx", "--const", "k=zzz"], "--const k=zzz: expected a number"),
         (["asm", "x.lst"], "Missing option '-o'"),
+        (["asm", "x.lst", "-o", "-"], "'-o' / '--output': '-' is no file name here"),
+        (["compile", "m.onnx", "-o", "-"], "'-' is no file name here; give the path of a file"),
+        (["compile", "m.onnx", "--emit-plan", "-"], "'--emit-plan': '-' is no file name here"),
+        (["compile", "m.onnx", "--no-weights"], "--no-weights is for --emit ir and --emit asm"),
+        (["simulate", "x.spx", "--outputs", "-"], "'--outputs': '-' is no file name here"),
+        (["simulate", "x.spx", "--report", "-"], "'--report': '-' is no file name here"),
+        (["simulate", "x.spx", "--trace", "-"], "'--trace': '-' is no file name here"),
     ],
 )
 def test_usage_faults_are_2(
@@ -93,14 +100,16 @@ def test_faults_of_the_input_are_1(
     assert capsys.readouterr().err == shown
 
 
-def test_notes_of_an_error_are_shown(
+def test_notes_of_an_error_are_shown_to_who_asks_for_them(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     error = SpyrecError("%x has no layout")
     error.add_note("in pass fuse, after decompose")
     assert devices_failing_with(error, monkeypatch) == 1
-    assert capsys.readouterr().err == (
-        "spyrec: %x has no layout\nspyrec: in pass fuse, after decompose\n"
+    assert capsys.readouterr().err == "spyrec: %x has no layout\n"
+    assert devices_failing_with(error, monkeypatch, "--debug") == 1
+    assert capsys.readouterr().err.endswith(
+        "\nspyrec: %x has no layout\nspyrec: in pass fuse, after decompose\n"
     )
 
 

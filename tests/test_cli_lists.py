@@ -11,9 +11,9 @@ import pytest
 
 import spyrec
 from spyrec import cli
-from spyrec.cli_lists import signature
 from spyrec.ir.ops import OPS
 from spyrec.passes.pipeline_text import parse_pipeline
+from spyrec.reference import signature
 from spyrec.sim.device import builtin_devices
 
 ROOT = Path(__file__).resolve().parent.parent

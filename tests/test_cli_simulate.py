@@ -186,6 +186,22 @@ def test_a_device_file_replaces_the_program_s_machine(spx: str) -> None:
     assert report["total_us"] == pytest.approx(report["total_cycles"] / 550)
 
 
+def test_a_machine_with_too_few_cores_says_what_to_do(
+    spx: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = doubling()
+    two = replace(program.kernels[0], cores=2)
+    api.Program(replace(program, kernels=(two,))).save("two.spx")
+    text = load_device("spyre").text.replace("count = 32 ", "count = 1 ", 1)
+    Path("one.toml").write_text(text)
+    assert cli.run(["simulate", "two.spx", "--device", "one.toml"]) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "spyrec: the program runs on 2 cores, the device one.toml has 1; compile again with "
+        "--device one.toml"
+    )
+    assert cli.run(["simulate", spx, "--device", "one.toml", "--timing-only"]) == 0
+
+
 def test_wrong_inputs_are_refused_before_anything_runs(
     spx: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

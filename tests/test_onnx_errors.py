@@ -415,3 +415,14 @@ def test_a_file_cut_anywhere_is_refused(cut: int, tmp_path_factory: Any) -> None
     path = tmp_path_factory.mktemp("cut") / "m.onnx"
     path.write_bytes(WHOLE[:cut])
     assert len(problems(path)) >= 1
+
+
+def test_a_dimension_bound_to_nothing_gets_one_sentence() -> None:
+    nodes = [node("Conv", "x w", "c", name="/c"), node("Conv", "c w", "y", name="/y")]
+    weight = numpy_helper.from_array(np.ones((3, 3, 3, 3), np.float32), "w")
+    empty = model(nodes, [info("x", ["batch", 3, "height", 9])], ["y"], weight)
+    assert problems(empty, bind={"batch": 1, "height": 0}) == [
+        "--bind height=0: with a dimension of size 0 this model cannot be imported; bind a size of "
+        "1 or more."
+    ]
+    assert problems(empty, bind={"batch": 1, "height": 1})[0].startswith("Node '/c' (Conv) is mal")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import Graph, module, run_binary
 
-from spyrec.ir.core import Module, Op, Value
+from spyrec.ir.core import Loc, Module, Op, Value
 from spyrec.ir.interp import run
 from spyrec.ir.types import dtype
 from spyrec.ir.verifier import verify
@@ -18,7 +20,8 @@ from spyrec.passes.decompose import decompose
 from spyrec.passes.legalize_dtypes import float_limits
 from spyrec.passes.manager import Target, run_pipeline
 from spyrec.passes.pipeline import PIPELINE
-from spyrec.passes.range_scale import RangeScale, calibration_inputs
+from spyrec.passes.range_scale import RangeScale, _sentence, calibration_inputs
+from spyrec.passes.scaling import Range, Scaled
 from spyrec.sim.device import load_device
 from tests.graphs import inputs_for
 from tests.real_models import MODELS, model_path
@@ -204,10 +207,32 @@ def test_the_warning_names_magnitudes_and_limits() -> None:
     after = RangeScale().run(module(make, ("x", (1, 2), "f32")), TARGET)
     size = float(calibration_inputs(after, 0)["x"].sum()) * 2.0**40
     assert after.attrs["warnings"] == (
-        "range-scale: 2 tensors are kept times a power of two: on seeded inputs their magnitudes "
-        f"go from {size:.3g} (%matmul) to {size:.3g} (%matmul), dl16 reaches from 4.67e-10 "
-        f"to 8.57e+09; out of reach and likely to overflow: %identity ({size:.3g})",
+        "range-scale: 2 tensors are kept times a power of two: on seeded inputs dl16, which "
+        "reaches from 4.67e-10 to 8.57e+09, is too narrow for magnitudes from "
+        f"{size:.3g} (%matmul) to {size:.3g} (%matmul); out of reach and likely to overflow: "
+        f"{size:.3g} (%identity)",
     )
+
+
+def test_the_warning_names_model_nodes() -> None:
+    before = extreme([TAILS["softmax"]], 1e13)
+    ops = tuple(
+        replace(op, loc=Loc((f"/{op.name}", "/other"))) if op.name != "constant" else op
+        for op in before.body.ops
+    )
+    after = RangeScale().run(replace(before, body=replace(before.body, ops=ops)), TARGET)
+    [sentence] = after.attrs["warnings"]
+    assert re.search(r"too narrow for magnitudes from \S+ \(/\w+\) to \S+ \(/\w+\)$", sentence)
+
+
+def test_a_tensor_that_takes_on_the_scale_of_another_is_not_told_of() -> None:
+    before = module(lambda g, x: [g("neg", g("abs", x))], ("x", (4, 2), "f32"))
+    near, far = (op.result for op in before.body.ops)
+    span, kind = Range(-30.0, -20.0, 31.0, 33), dtype("dl16")
+    done = Scaled(before, (near, far), ())
+    said = _sentence(done, {near: 2.0, far: 2.0**40}, span, kind, before)
+    assert "too narrow for magnitudes from 1.1e+12 (%neg) to 1.1e+12 (%neg)" in said
+    assert _sentence(done, {near: 2.0, far: 2.0**30}, span, kind, before) == ""
 
 
 def huge_mlp(g: Graph, x: Value) -> list[Value]:

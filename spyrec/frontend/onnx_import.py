@@ -97,7 +97,8 @@ def import_onnx(
     results = _outputs(walk, graph.output, scope)
     problems = _unsupported_sentences(walk.unsupported) + walk.problems
     if problems:
-        raise ImportError_(list(dict.fromkeys(problems)))
+        empty = [f"--bind {key}={size}" for key, size in bind.items() if size == 0]
+        raise ImportError_([_empty_sentence(empty)] if empty else list(dict.fromkeys(problems)))
     return Module(
         graph.name or "model",
         Block(tuple(args.values()), tuple(walk.emitter.builder.ops), results),
@@ -105,6 +106,14 @@ def import_onnx(
         MappingProxyType(
             {"stage": "tensor", "warnings": (*_odd_weights(walk), *_odd_outputs(graph, results))}
         ),
+    )
+
+
+def _empty_sentence(binds: Sequence[str]) -> str:
+    """Instead of what the nodes have to say about shapes without elements."""
+    return (
+        f"{' '.join(binds)}: with a dimension of size 0 this model cannot be imported; "
+        "bind a size of 1 or more."
     )
 
 

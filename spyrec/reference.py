@@ -1,0 +1,83 @@
+"""Two pages of docs/ as text: the ops of the IR, and the ONNX operators that can be imported. Both
+are printed from the tables that the compiler itself reads."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from spyrec.ir.ops import OPS, REQUIRED, OpDef, Operand
+
+OPS_HEAD = """\
+# Ops of the IR
+
+Printed by `spyrec ops` from the table that verifier, parser, interpreter and passes read.
+
+Each line is `name(operands; attributes) -> results`. A `?` marks an operand that may be left out, a
+`*` one of which there may be any number; an attribute without a default is required. Elementwise
+ops broadcast as numpy does. Axes count from 0. A result has the element type of the first operand
+unless the op says otherwise.
+"""
+
+ONNX_HEAD = """\
+# ONNX operators
+
+Printed by `spyrec ops --onnx` from the frontend's table. Models of opset {first} to {last} of the
+standard domain are read, external data included; what an operator cannot do is said in a sentence
+that names the node.
+
+* Operators whose operands are all constant are computed on import.
+* `If` is resolved on import, so its condition must be known by then: see `--const`.
+* `NonZero` and other operators whose result size depends on data must have constant operands.
+* Control flow by `Loop` and `Scan`, sequences, strings and other domains are not imported.
+
+| operator | since opset |
+|---|---|
+"""
+
+
+def op_reference() -> str:
+    """The page of ops, by family; within one in the table's order."""
+    ops = sorted(OPS.values(), key=lambda op: op.family)  # stable
+    parts = [OPS_HEAD]
+    for family, found in groupby(ops, key=lambda op: op.family):
+        members = list(found)
+        stages = sorted({stage for op in members for stage in op.stages})
+        lines = [line for op in members for line in (signature(op), f"    {op.summary}")]
+        parts.append(
+            f"## {family} (stage {', '.join(stages)})\n\n```text\n" + "\n".join(lines) + "\n```\n"
+        )
+    return "\n".join(parts)
+
+
+def signature(op: OpDef) -> str:
+    """``matmul(a, b) -> result``; optional operands end in ?, repeated ones in *."""
+    attrs = [
+        f"{name}: {'|'.join(spec.choices) or spec.kind}"
+        + ("" if spec.default is REQUIRED else f" = {spec.default}")
+        for name, spec in op.attrs.items()
+    ]
+    inside = ", ".join(_operand(o) for o in op.operands)
+    if attrs:
+        inside += ("; " if inside else "") + ", ".join(attrs)
+    return f"{op.name}({inside}) -> {', '.join(op.results)}"
+
+
+def _operand(operand: Operand) -> str:
+    return operand.name + {"one": "", "optional": "?", "variadic": "*"}[operand.how]
+
+
+def onnx_reference() -> str:
+    """The page of operators. Since when one exists is asked of the installed onnx package; "-" for
+    one it does not know."""
+    from onnx import defs
+
+    from spyrec.frontend.onnx_import import CONVERTERS
+    from spyrec.frontend.onnx_load import OPSETS
+
+    since: dict[str, int] = {}
+    for schema in defs.get_all_schemas_with_history():
+        if schema.domain == "":
+            version = max(schema.since_version, OPSETS[0])
+            since[schema.name] = min(version, since.get(schema.name, version))
+    rows = [f"| `{name}` | {since.get(name, '-')} |\n" for name in sorted([*CONVERTERS, "If"])]
+    return ONNX_HEAD.format(first=OPSETS[0], last=OPSETS[-1]) + "".join(rows)
