@@ -7,7 +7,7 @@ DEMO ?= demo
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help venv demo test test-all check bench accuracy clean
+.PHONY: help venv demo test test-all check bench accuracy docs clean
 
 help:
 	@echo "make demo      compile the example models, simulate them, report and trace in $(DEMO)/"
@@ -16,6 +16,7 @@ help:
 	@echo "make check     lint, types, import contracts and the fast tests"
 	@echo "make bench     seconds and memory to compile and simulate two real models"
 	@echo "make accuracy  how far the binaries of ten real models are from onnxruntime in float32"
+	@echo "make docs      write anew the parts of the documents that programs print"
 	@echo "make clean     remove what the other targets made, .venv too"
 
 venv: $(READY)
@@ -35,6 +36,7 @@ demo: $(READY)
 	  $(BIN)/spyrec simulate $(DEMO)/$$model.spx --outputs $(DEMO)/$$model.npz \
 	    --report $(DEMO)/$$model.report.json --trace $(DEMO)/$$model.trace.json; \
 	done
+	@echo; echo "to go on with the spyrec command:  . $(VENV)/bin/activate"
 
 test: $(READY)
 	$(BIN)/python -m pytest -n $(JOBS)
@@ -53,6 +55,9 @@ bench: $(READY)
 
 accuracy: $(READY)
 	$(BIN)/python -m benchmarks.accuracy
+
+docs: $(READY)
+	$(BIN)/python -m tests.generated_docs
 
 clean:
 	rm -rf $(VENV) $(DEMO) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

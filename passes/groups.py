@@ -141,8 +141,8 @@ class Grouper:
     def _join_vec(self, op: Op, group: Group, others: list[Group]) -> bool:
         shape = rank1(op.operands[0].type) if op.name in REDUCTIONS else rank1(op.results[0].type)
         full = broadcast(group.full, shape)
-        if full is None:
-            return False
+        if full is None or len(shape) != len(group.full):
+            return False  # of two ranks one has no place for the other's lanes
         lead = len(full) - len(group.full)
         whole = {d + lead for d in group.whole}
         if op.name in REDUCTIONS:
@@ -176,7 +176,7 @@ class Grouper:
         input.
         """
         full = broadcast(group.full, other.full)
-        if full != group.full or other.kind != "vec":
+        if full != group.full or other.kind != "vec" or len(other.full) != len(full):
             return
         lead = len(full) - len(other.full)
         whole = group.whole | {d + lead for d in other.whole}

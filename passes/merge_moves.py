@@ -70,12 +70,15 @@ def merge_moves(module: Module) -> Module:
         if spec is None or not prod(spec.shape):
             return None
         move, merged = _Move(spec, op.operands, op.loc), False
-        for k in range(len(op.operands) - 1, -1, -1):
-            first = made.get(op.operands[k])
-            if first is not None and _worth(first, counts.get(op.operands[k], 1)):
-                both = _composed(first, move, move.operands.index(op.operands[k]))
-                if both is not None:
-                    move, merged = both, True
+        for v in reversed(dict.fromkeys(op.operands)):
+            first = made.get(v)
+            if first is None or not _worth(first, counts.get(v, 1)):
+                continue
+            while v in move.operands:  # it may stand in several places
+                both = _composed(first, move, move.operands.index(v))
+                if both is None:
+                    break
+                move, merged = both, True
         result = op.results[0]
         if merged:
             if _is_identity(move):

@@ -18,6 +18,9 @@ def pieces(op: Op) -> tuple[Piece, ...]:
     """The pieces of a move kernel, a scalar seen as one element."""
     found = []
     for operand, counts, src, dst in entries(region_head(op), "pieces"):
+        if not counts:  # one element: a dimension of one step, so that its range can be empty
+            counts = (1,)
+            src, dst = (tuple((at, (0,)) for at, _ in rows) for rows in (src, dst))
         only: Map = ((0, (0,) * len(counts)),)
         found.append(Piece(operand, counts, AffineMap(src or only), AffineMap(dst or only)))
     return tuple(found)

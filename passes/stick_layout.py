@@ -146,7 +146,7 @@ class _Sticks:
                 n, k = contract_sticks(nest)
                 dim = tensor_dim(nest.maps[i], k if i == 0 else n)
             elif is_windowed(nest):
-                dim = 1
+                dim = tensor_dim(nest.maps[i], 1)
             elif nest.kind in ("vec", "fold"):
                 dim = self._asked_through(nest, i)
             if dim is not None:

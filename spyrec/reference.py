@@ -7,6 +7,8 @@ from itertools import groupby
 
 from spyrec.ir.ops import OPS, REQUIRED, OpDef, Operand
 
+STAGES = ("tensor", "device", "tile")
+
 OPS_HEAD = """\
 # Ops of the IR
 
@@ -41,7 +43,7 @@ def op_reference() -> str:
     parts = [OPS_HEAD]
     for family, found in groupby(ops, key=lambda op: op.family):
         members = list(found)
-        stages = sorted({stage for op in members for stage in op.stages})
+        stages = [s for s in STAGES if any(s in op.stages for op in members)]
         lines = [line for op in members for line in (signature(op), f"    {op.summary}")]
         parts.append(
             f"## {family} (stage {', '.join(stages)})\n\n```text\n" + "\n".join(lines) + "\n```\n"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -136,7 +137,9 @@ def validate(
     if processes < 2 or len(rows) < POOL_FROM:
         outcomes = _told(map(one, rows), len(rows), progress)
     else:
-        with ProcessPoolExecutor(processes) as pool:
+        # Ctrl-C is the parent's to handle: it stops asking, and the pool ends
+        ignore = (signal.SIGINT, signal.SIG_IGN)
+        with ProcessPoolExecutor(processes, None, signal.signal, ignore) as pool:
             outcomes = _told(pool.map(one, rows), len(rows), progress)
     return Validation(spec.name, outcomes, by_kind(outcomes), by_class(outcomes))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Literal
 
 from spyrec.ir.core import Op, Value
-from spyrec.ir.errors import PassError
 from spyrec.passes.attrs import whole_number
 from spyrec.passes.kernel import Map, spans
 from spyrec.sim.isa import Guard, Instr, Limit, Num, Operand
@@ -86,7 +85,8 @@ def transfer(
         unit = unit_of(layout, t)
         count = -(-place.layout.shape[t] // unit)
         short = _window_tail(places, m, t, count, unit, path)
-        if count > 1 or short is not None:
+        beyond = t != layout.stick_dim and border(m[t], frame, layout.shape[t], [], path)
+        if count > 1 or short is not None or beyond:
             counts.append(count)
             limits.append(short)
             dims.append(t)
@@ -96,11 +96,6 @@ def transfer(
         guard = border(row, frame, layout.shape[t], strides, path)
         if t == layout.stick_dim or guard is None:
             continue
-        if t not in dims:
-            raise PassError(
-                f"codegen: {places.nest.name} reaches over the border of %{tensor.name} along "
-                f"dimension {t}, of which a tile holds one element (from {places.op.loc})"
-            )
         guards.append(guard)
     far_strides, near_strides = [far[t] for t in dims], [near[t] for t in dims]
     if layout.bits > 16:

@@ -91,11 +91,12 @@ def _program(
 
 def _reduced(places: Places, head: Op | None) -> frozenset[int]:
     """Kernel dimensions that a reduction of a vec kernel folds, even if what it reads is the same
-    all along."""
+    all along; not those along which it reads one element."""
     if head is None or places.nest.kind != "vec":
         return frozenset()
-    lead = len(places.nest.extents) - head.operands[0].type.rank
-    return frozenset(lead + axis for axis in entries(head, "axes"))
+    shape = head.operands[0].type.static_shape
+    lead = len(places.nest.extents) - len(shape)
+    return frozenset(lead + axis for axis in entries(head, "axes") if shape[axis] > 1)
 
 
 def _dims(
