@@ -1,4 +1,4 @@
-"""Small modules that each exercise one road through the compiler, and a way to run them as binaries."""
+"""Small modules that each exercise one road through the compiler, and runs of their binaries."""
 
 from __future__ import annotations
 
@@ -61,12 +61,15 @@ def random_inputs(m: Module, seed: int = 0) -> dict[str, Array]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """``worst``: the smallest cosine over the outputs; ``error``: the largest absolute error."""
+    """``worst``: the smallest cosine over the outputs; ``error``: the largest absolute error;
+    ``relative``: the largest of an output's error over its largest value (a cosine alone does not
+    see a factor)."""
 
     program: Program
     result: RunResult
     worst: float
     error: float
+    relative: float
 
 
 def run_binary(
@@ -87,17 +90,19 @@ def run_program(m: Module, program: Program, seed: int = 0) -> Outcome:
         for p in runtime.ports(program, "input")
     }
     result = run(program, parse_device(program.device), packed, poison=True)
-    worst, error = 1.0, 0.0
+    worst, error, relative = 1.0, 0.0, 0.0
     for p in runtime.ports(program, "output"):
         got = runtime.unpack(p, result.outputs[p.buffer.name])
         worst = float(np.minimum(worst, cosine(want[p.name], got)))  # NaN stays
         distance = np.abs(want[p.name].astype(np.float64) - got).max(initial=0.0)
         error = float(np.maximum(error, distance))
-    return Outcome(program, result, worst, error)
+        largest = max(1e-30, float(np.abs(want[p.name]).max(initial=0.0)))
+        relative = float(np.maximum(relative, distance / largest))
+    return Outcome(program, result, worst, error, relative)
 
 
 def cosine(want: Array, got: Array) -> float:
-    """Cosine of two arrays seen as vectors; 1 when both are zero, nan when something is not finite."""
+    """Cosine of two arrays as vectors; 1 when both are zero, nan when something is not finite."""
     a, b = want.astype(np.float64).ravel(), got.astype(np.float64).ravel()
     if not a.any() and not b.any():
         return 1.0

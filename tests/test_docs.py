@@ -71,17 +71,18 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.mark.xdist_group("documents")
 def test_every_command_in_the_documents_runs(desk: Path) -> None:
     ran = {"sh": 0, "python": 0}
+    names: dict[str, dict[str, object]] = {}  # what the Python blocks of a document have defined
     for snippet in snippets():
-        run_snippet(snippet)
+        run_snippet(snippet, names.setdefault(snippet.document, {"__name__": "snippet"}))
         ran[snippet.language] += 1
     assert ran["sh"] >= 4
     assert ran["python"] >= 1
 
 
-def run_snippet(snippet: Snippet) -> None:
+def run_snippet(snippet: Snippet, names: dict[str, object]) -> None:
     if snippet.language == "python":
         with contextlib.redirect_stdout(io.StringIO()):
-            exec(builtin_compile(snippet), {"__name__": "snippet"})
+            exec(builtin_compile(snippet), names)
         return
     words = shlex.split(snippet.text)
     if words[0] == "make":
@@ -89,6 +90,9 @@ def run_snippet(snippet: Snippet) -> None:
             ["make", "--dry-run", *words[1:]], cwd=ROOT, capture_output=True, text=True, check=False
         )
         assert plan.returncode == 0, f"{snippet}: {snippet.text}: {plan.stderr}"
+    elif words[0] == ".":
+        makefile = (ROOT / "Makefile").read_text("utf-8")
+        assert f"VENV ?= {words[1].removesuffix('/bin/activate')}\n" in makefile, str(snippet)
     elif words[0] == "spyrec":
         assert cli.run(words[1:]) == 0, f"{snippet}: {snippet.text}"
     else:
@@ -96,7 +100,7 @@ def run_snippet(snippet: Snippet) -> None:
 
 
 def builtin_compile(snippet: Snippet) -> object:
-    return compile(snippet.text, str(snippet), "exec")
+    return compile(snippet.text, str(snippet), "exec", dont_inherit=True)
 
 
 def test_every_link_of_the_documents_leads_somewhere() -> None:

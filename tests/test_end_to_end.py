@@ -27,8 +27,8 @@ def long_inner_dimension() -> Module:
 
 
 def shared_weights_in_uneven_columns() -> Module:
-    """Eight cores share each multicast of weights and run at different speeds: a leader that counted
-    their credits in one token overwrote slots still being read."""
+    """Eight cores share each multicast of weights and run at different speeds: a leader that
+    counted their credits in one token overwrote slots still being read."""
     return module(lambda g, x: [g("matmul", x, g.weight(1536, 384))], ("x", (128, 1536), "f32"))
 
 
@@ -108,7 +108,7 @@ def attention() -> Module:
             y = g("reshape", g("matmul", x, g.weight(384, 384)), shape=(1, SEQ, 12, 32))
             return g("transpose", y, perm=perm)
 
-        scores = g("matmul", head((0, 2, 1, 3)), head((0, 2, 3, 1)))
+        scores = g("matmul", g("mul", head((0, 2, 1, 3)), g.weight()), head((0, 2, 3, 1)))
         out = g("matmul", g("softmax", scores, axis=3), head((0, 2, 1, 3)))
         return [g("reshape", g("transpose", out, perm=(0, 2, 1, 3)), shape=(1, SEQ, 384))]
 
@@ -151,7 +151,9 @@ def concat_channels() -> Module:
 
 
 def embedding() -> Module:
-    return module(lambda g, i: [g("gather", g.weight(1000, 384), i, axis=0)], ("i", (1, 100), "i64"))
+    return module(
+        lambda g, i: [g("gather", g.weight(1000, 384), i, axis=0)], ("i", (1, 100), "i64")
+    )
 
 
 def integer_broadcast() -> Module:
@@ -192,15 +194,70 @@ def echo_and_constant() -> Module:
     return module(lambda g, x: [x, g.weight(3, 5), g("relu", x)], ("x", (7, 70), "f32"))
 
 
+def reduction_of_a_reduction() -> Module:
+    """The second folds an axis along which the first left one element: it counts once."""
+    return module(
+        lambda g, x: [g("reduce_sum", g("reduce_max", x, axes=(1,), keepdims=True), axes=(0, 1),
+                        keepdims=True)],
+        ("x", (3, 2), "f32"),
+    )  # fmt: skip
+
+
+def one_element_pieces() -> Module:
+    """A piece of one element belongs to one core, not to all."""
+    return module(
+        lambda g, x, y: [
+            g("concat", x, y, axis=0), g("pad", x, lo=(1,), hi=(1,), mode="edge", value=0.0)
+        ],
+        ("x", (130,), "f32"), ("y", (1,), "f32"),
+    )  # fmt: skip
+
+
+def two_ranks() -> Module:
+    """A second result of lower rank has no place for the first one's lanes."""
+    return module(
+        lambda g, x, y: [g("mul", x, g("exp", y)), g("neg", g("exp", y))],
+        ("x", (64, 5, 3, 3), "f32"), ("y", (5, 3, 1), "f32"),
+    )  # fmt: skip
+
+
+def moved_three_times() -> Module:
+    def make(g: Graph, x: Value) -> list[Value]:
+        p = g("pad", x, lo=(2, 0), hi=(0, 1), mode="reflect", value=0.0)
+        return [g("concat", p, p, p, axis=0)]
+
+    return module(make, ("x", (10, 32), "f32"))
+
+
+def pool_times_scalar() -> Module:
+    return module(
+        lambda g, x, y: [g("mul", g("max_pool", x, kernel=(2, 2), strides=(2, 2),
+                                    pads=(0, 0, 0, 0), dilations=(1, 1)), y)],
+        ("x", (1, 6, 8, 8), "f32"), ("y", (), "f32"),
+    )  # fmt: skip
+
+
+def padded_pointwise_conv() -> Module:
+    return module(
+        lambda g, x: [g("conv", x, g.weight(2, 16, 1, 1), strides=(1, 1), pads=(1, 1, 1, 1),
+                        dilations=(1, 1))],
+        ("x", (1, 16, 8, 8), "f32"),
+    )  # fmt: skip
+
+
 ROADS: list[Callable[[], Module]] = [
     matmul, matmul_of_two_inputs, long_inner_dimension,
     shared_weights_in_uneven_columns, elementwise, column_broadcast, softmax,
     softmax_down, layer_norm, conv, dilated_conv, mlp, transpose, split_heads, odd_heads,
     attention, max_pool, depthwise_conv, global_mean, mean_of_a_large_image, concat_channels,
     embedding, integer_broadcast, nearest_resize, padded, strided_slices, echo_and_constant,
+    reduction_of_a_reduction, one_element_pieces, two_ranks, moved_three_times, pool_times_scalar,
+    padded_pointwise_conv,
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("road", ROADS, ids=lambda f: f.__name__)
 def test_binary_agrees_with_the_interpreter(road: Callable[[], Module]) -> None:
-    assert run_binary(road()).worst >= 0.99995
+    outcome = run_binary(road())
+    assert outcome.worst >= 0.99995
+    assert outcome.relative <= 0.01

@@ -1,0 +1,60 @@
+"""The parts of the documents that programs print. ``python -m tests.generated_docs`` writes them
+anew; tests/test_generated_docs.py fails when one has drifted."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+
+from examples.make_models import encoder
+from spyrec import cli
+from spyrec.reference import onnx_reference, op_reference
+
+ROOT = Path(__file__).resolve().parent.parent
+TABLE = re.compile(r"(?<=^```text\n)kernel .*?(?=^```$)", re.DOTALL | re.MULTILINE)
+
+
+def encoder_table() -> str:
+    """The table that `make demo` shows for the encoder."""
+    with tempfile.TemporaryDirectory() as folder:
+        model, program = f"{folder}/encoder.onnx", f"{folder}/encoder.spx"
+        onnx.save(encoder(), model)
+        _output("compile", model, "-o", program)
+        return _output("simulate", program, "--timing-only")
+
+
+def _output(*args: str) -> str:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        code = cli.run(args)
+    assert code == 0, args
+    return out.getvalue()
+
+
+def readme() -> str:
+    """README.md with the encoder's table as it is now."""
+    text = (ROOT / "README.md").read_text("utf-8")
+    table = encoder_table()
+    fresh, found = TABLE.subn(lambda _: table, text)
+    assert found == 1, "README.md holds no table of kernels"
+    return fresh
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "README.md": readme,
+    "docs/ops.md": op_reference,
+    "docs/onnx.md": onnx_reference,
+}
+"""Document -> what it should hold."""
+
+
+if __name__ == "__main__":
+    for name, page in PAGES.items():
+        (ROOT / name).write_text(page(), "utf-8")
+        print(name)
