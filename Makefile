@@ -7,12 +7,13 @@ DEMO ?= demo
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help venv demo test test-all check bench accuracy docs clean
+.PHONY: help venv demo test test-all lint check bench accuracy docs clean
 
 help:
 	@echo "make demo      compile the example models, simulate them, report and trace in $(DEMO)/"
 	@echo "make test      the fast tests"
 	@echo "make test-all  all tests, the slow ones too"
+	@echo "make lint      lint, types and import contracts"
 	@echo "make check     lint, types, import contracts and the fast tests"
 	@echo "make bench     seconds and memory to compile and simulate two real models"
 	@echo "make accuracy  how far the binaries of ten real models are from onnxruntime in float32"
@@ -44,11 +45,12 @@ test: $(READY)
 test-all: $(READY)
 	$(BIN)/python -m pytest -n $(JOBS) -m "slow or not slow"
 
-check: $(READY)
+lint: $(READY)
 	$(BIN)/ruff check ir sim passes spyrec tests examples benchmarks
 	$(BIN)/mypy -p spyrec
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n $(JOBS)
+
+check: lint test
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.compile_simulate

@@ -22,6 +22,7 @@ from .span import reaches
 
 FULL = 0.95  # of the cores a matrix kernel must occupy when it has a tile for each
 STICK = 128  # bytes
+INDEX_LANES = 32  # 32-bit indices of a stick
 SHORTLIST = 48  # cuts priced in full, those with the least compute on the fullest core
 MOVE_SHORTLIST = 12  # a move's sources are found piece by piece, which takes longer
 MANY_PIECES = 16  # a move of more is cut by compute alone
@@ -350,7 +351,9 @@ def move_units(op: Op) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def gather_units(nest: Nest) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(units, grains): rows are cut in whole sticks of 32 indices, the data dimension in groups."""
+    """(units, grains): rows are cut in whole sticks of 32 indices, the data dimension in groups.
+    Between the groups of 64 of one line of indices lie those of the other lines."""
     last = len(nest.extents) - 1
-    grains = tuple(GROUP if d == last else (32 if d == last - 1 else 1) for d in range(last + 1))
+    grain = INDEX_LANES if prod(nest.extents[: last - 1]) == 1 else GROUP
+    grains = tuple(GROUP if d == last else grain if d == last - 1 else 1 for d in range(last + 1))
     return tuple(-(-e // g) for e, g in zip(nest.extents, grains, strict=True)), grains

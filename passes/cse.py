@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
-from spyrec.ir.core import Builder, Module, Op, Value, rewrite
+from spyrec.ir.core import Builder, Loc, Module, Op, Value, rewrite
 from spyrec.ir.ops import attributes
 from spyrec.ir.types import DType, Sym
 
@@ -47,19 +47,27 @@ class Cse:
 
 
 def merge_equal(module: Module) -> Module:
-    """The module with repeated top-level ops merged into the first of them."""
+    """The module with repeated top-level ops merged into the first of them, which then stands for
+    the model nodes of all."""
     seen: dict[Hashable, tuple[Value, ...]] = {}
+    merged: dict[tuple[Value, ...], list[Loc]] = {}
 
     def step(op: Op, _builder: Builder) -> Sequence[Value] | None:
         if op.regions:
             return None
         key = _key(op)
         if key in seen:
+            if op.name != "constant":  # a constant comes from no node
+                merged.setdefault(seen[key], []).append(op.loc)
             return seen[key]
         seen[key] = op.results
         return None
 
-    return rewrite(module, step)
+    after = rewrite(module, step)
+    ops = tuple(
+        replace(op, loc=Loc.merge([op.loc, *merged.get(op.results, ())])) for op in after.body.ops
+    )
+    return replace(after, body=replace(after.body, ops=ops))
 
 
 def _key(op: Op) -> Hashable:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,11 +24,13 @@ FOLD_LIMIT = 1 << 20
 @dataclass
 class Facts:
     """What is known while a module is rebuilt: constants and producers of the values seen so far,
-    and how often each value of the module before is read."""
+    how often each value of the module before is read, and which of them are rounded to whole
+    numbers."""
 
     constants: dict[Value, Array] = field(default_factory=dict)
     producers: dict[Value, Op] = field(default_factory=dict)
     readers: Mapping[Value, int] = field(default_factory=dict)
+    rounded: Collection[Value] = ()
 
     def note(self, op: Op) -> None:
         """Learn about an op that stands in the new module."""
@@ -44,7 +46,8 @@ def facts_of(module: Module) -> Facts:
     """Fresh facts with the reader counts of ``module`` (its own results count as a read)."""
     counts = Counter(v for op in walk(module.body) for v in op.operands)
     counts.update(module.body.results)
-    return Facts(readers=counts)
+    rounded = {op.operands[0] for op in walk(module.body) if op.name == "round"}
+    return Facts(readers=counts, rounded=rounded)
 
 
 def may_fold(op: Op, limit: int = FOLD_LIMIT) -> bool:
@@ -87,6 +90,10 @@ class Emit:
 
     def read_once(self, value: Value) -> bool:
         return self.facts.readers.get(value, 0) == 1
+
+    def rounded(self, value: Value) -> bool:
+        """Is a value of the module before rounded to whole numbers?"""
+        return value in self.facts.rounded
 
     # --- doing ------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ MAX_INPUTS = (
     6  # tensors a fused kernel reads: the vector unit takes 7 sources, one is the accumulator
 )
 MAX_RESULTS = 3
+MAX_WHOLE = 5  # axes longer than 1 that a tile holds whole
 
 
 @dataclass(eq=False)
@@ -107,8 +108,11 @@ class Grouper:
 
     def _fits(self, full: tuple[int, ...], whole: set[int]) -> bool:
         """Does a smallest tile leave room to work? The lanes run along the last axis if that alone
-        is whole, else presumably along one that is not.
+        is whole, else presumably along one that is not. An instruction has six dimensions, of which
+        one may be the lanes' and one the sticks of a group of wide elements.
         """
+        if sum(full[d] > 1 for d in whole) > MAX_WHOLE:
+            return False
         last = len(full) - 1
         rows = prod(full[d] for d in whole if d != last)
         lanes = (

@@ -15,6 +15,7 @@ from spyrec.ir.types import DType, TensorType
 from .dce import remove_dead
 from .groups import MELTS
 from .legalize_dtypes import is_exact_scalar, saturated
+from .primitives import REDUCTIONS
 
 
 def exact_scalars(module: Module) -> Module:
@@ -55,7 +56,8 @@ def region(
 
     Its arguments are the first op's operands ``head``, in that op's order, then what the others
     read. A result that the kernel reads again is read as it was stored, rounded; not so the first
-    op's if it ``accumulates``: that is read from the fp32 accumulators.
+    op's if it ``accumulates``, which is read from the fp32 accumulators, nor a reduction's: it may
+    be compared with what it was reduced from.
     """
     args = tuple(builder.value(v.name, working(v.type)) for v in (*head, *shared))
     inner: dict[Value, Value] = dict(zip(shared, args[len(head) :], strict=True))
@@ -69,7 +71,8 @@ def region(
         body.append(replace(op, operands=tuple(operands), results=made, attrs=_working_attrs(op)))
         for old, new in zip(op.results, made, strict=True):
             inner[old] = yielded[old] = new
-            stored = old in results and old in read and not (first and accumulates)
+            wide = (first and accumulates) or op.name in REDUCTIONS
+            stored = old in results and old in read and not wide
             if stored and new.type.dtype != old.type.dtype:
                 body += [_cast(builder, new, old.type.dtype)]
                 body += [_cast(builder, body[-1].result, F32)]

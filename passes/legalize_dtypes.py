@@ -16,6 +16,7 @@ from spyrec.ir.errors import PassError
 from spyrec.ir.rounding import FORMATS, int_range, round_to
 from spyrec.ir.types import DTYPES, DType
 
+from .bounds import bounds
 from .emit import Array, Emit, Facts
 from .manager import Numerics, Target
 from .primitives import is_primitive
@@ -28,6 +29,8 @@ FLOAT: dict[Numerics, DType] = {
 }
 F32 = DTYPES["f32"]
 I32 = DTYPES["i32"]
+SMALL_FACTOR = 1023  # what 8-bit integers less a zero point never exceed
+EXACT_SUM = 1 << 24  # fp32 holds all whole numbers up to here
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,9 @@ class LegalizeDtypes:
 
     With ``exact_logs`` what lies between the inputs and a logarithm of small numbers stays f32
     (see ``sensitive``): 16 bits would lose what the logarithm then shows.
+
+    Integer matrix products and convolutions go through fp32: exact while their sums stay within
+    2^24, rounded to 24 bits beyond. Their factors must be known to be small, as 8-bit integers are.
 
     Integer casts that would wrap in the model's narrow type wrap here too, by arithmetic,
     unless their range is known to fit.
@@ -117,6 +123,7 @@ class _Legalizer:
         self.exact_scalars = exact_scalars and float_.bits == 16
         self.exact = exact
         self.constants = {op.result: op for op in module.body.ops if op.name == "constant"}
+        self.makers = {r: op for op in module.body.ops for r in op.results}
         self.typed: dict[tuple[Value, DType], Value] = {}
         self.builder = Builder()
         self.facts = Facts()
@@ -147,9 +154,28 @@ class _Legalizer:
             case "log" if op.operands[0] in self.exact:
                 log = self.emit(op, "log", [self.mapped[op.operands[0]]], {})
                 return self.emit(op, "cast", [log], {"to": self.device_type(op.result)})
+            case "matmul" | "conv" if op.result.type.dtype.kind == "int":
+                return self.whole_product(op)
         kind = F32 if op.result in self.exact else self.float
         operands = [self.read(v, kind) for v in op.operands]
         return self.emit(op, op.name, operands, dict(op.attrs))
+
+    def whole_product(self, op: Op) -> Value:
+        """Integers go through the matrix unit as fp32, which holds the factors exactly."""
+        largest = [max(map(abs, bounds(v, self.makers.get))) for v in op.operands]
+        a, b = (v.type for v in op.operands)
+        terms = b.static_shape[-2] if op.name == "matmul" else b.size // b.static_shape[0]
+        if max(largest) > SMALL_FACTOR and terms * largest[0] * largest[1] > EXACT_SUM:
+            number = largest.index(max(largest))
+            raise PassError(
+                f"legalize-dtypes: {op.name} %{op.result.name} multiplies integers, and nothing "
+                f"keeps its operand %{op.operands[number].name} ({(a, b)[number].dtype}) within "
+                f"+-{SMALL_FACTOR} (from {op.loc}); the matrix unit works in fp32, so give it "
+                "8-bit integers or clip them, or let the model multiply floats"
+            )
+        factors = [self._retyped(v, self.mapped[v], F32) for v in op.operands]
+        product = self.emit(op, op.name, factors, dict(op.attrs))
+        return self.emit(op, "cast", [product], {"to": I32})
 
     def read(self, v: Value, kind: DType) -> Value:
         """What stands for ``v``; a float in the format ``kind``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import ClassVar
@@ -16,7 +16,8 @@ from spyrec.ir.types import TensorType
 
 from .kernel import Map, Nest, memory_order, rank1, spans
 from .manager import Target
-from .stages import Stage, stages
+from .primitives import REDUCTIONS
+from .stages import Stage, reused, stages
 
 IDENTITY = {
     "reduce_sum": 0.0,
@@ -111,10 +112,11 @@ class LowerTiles:
 def lower_kernels(module: Module) -> Module:
     """The module at the tile stage."""
     builder = Builder(names(module))
+    constants = {op.result for op in module.body.ops if op.name == "constant"}
     ops = []
     for op in module.body.ops:
         if op.name == "kernel" and op.attrs["kind"] in ("contract", "vec", "fold"):
-            op = _Lowering(op, builder).run()
+            op = _Lowering(op, builder, constants).run()
         ops.append(op)
     return replace(module, body=replace(module.body, ops=tuple(ops))).with_attrs(stage="tile")
 
@@ -122,12 +124,12 @@ def lower_kernels(module: Module) -> Module:
 class _Lowering:
     """One kernel."""
 
-    def __init__(self, op: Op, names_: Builder) -> None:
+    def __init__(self, op: Op, names_: Builder, constants: Collection[Value]) -> None:
         self.op = op
         self.nest = Nest(op)
         self.region = op.regions[0]
         self.names = names_
-        self.stages = stages(self.region)
+        self.stages = stages(self.region, self._immediates(constants))
         self.loops = self.nest.loops
         self.folded = [
             d for d in self.loops if d not in self.nest.parallel and d not in self.nest.whole
@@ -142,6 +144,11 @@ class _Lowering:
         self.at: dict[int, list[Op]] = {d: [] for d in range(len(self.loops) + 1)}
         self.tile_of: dict[Value, Value] = {}
         self.depth_of: dict[Value, int] = {}
+
+    def _immediates(self, constants: Collection[Value]) -> set[Value]:
+        """Arguments that are numbers known at compile time."""
+        pairs = zip(self.region.args, self.op.operands, strict=True)
+        return {a for a, v in pairs if v in constants and v.type.size == 1}
 
     def _value_maps(self) -> dict[Value, Map]:
         return dict(zip(self.region.args, self.nest.maps, strict=True)) | dict(
@@ -165,8 +172,9 @@ class _Lowering:
                 if v in self.region.args:
                     self._load(v, fill=0.0, limit=len(self.outer))
             after.append(self._compute(stage, None))
-        if head is not None and head.result in self.region.results and self._accumulates():
-            after.append(self._drain(head))
+        for stage in self.stages:
+            if stage.result in self.region.results and self._wide(stage):
+                after.append(self._drain(stage))
         for i, r in enumerate(self.region.results):
             tile = self.tile_of[r]
             after.append(Op("store", (tile,), (), MappingProxyType({"result": i}), (), self.op.loc))
@@ -234,17 +242,30 @@ class _Lowering:
         self.tile_of[head.result] = inner
         return [init, *ops]
 
+    def _wide(self, stage: Stage) -> bool:
+        """Is the stage's tile kept in fp32, and rounded apart if it is a result?"""
+        if stage.head is None:
+            return False
+        first = self.nest.kind != "vec" and stage is self.stages[0]
+        if first and self._accumulates():
+            return True
+        kept = self.type_of.get(stage.result)
+        if kept is None:
+            return not first
+        narrow = kept.dtype.kind == "float" and kept.dtype.bits < F32.bits
+        return narrow and stage.head.name in REDUCTIONS and reused(stage, self.stages)
+
     def _accumulates(self) -> bool:
         """Does the head's tile live in fp32 accumulators until its last step?"""
         return self.nest.kind == "contract" or bool(self.folded)
 
-    def _drain(self, head: Stage) -> Op:
-        """Round the accumulator to the result's own format."""
-        acc = self.tile_of[head.result]
-        type_ = self._tile_type(head, drained=True)
+    def _drain(self, stage: Stage) -> Op:
+        """Round an fp32 tile to the result's own format."""
+        acc = self.tile_of[stage.result]
+        type_ = self._tile_type(stage, drained=True)
         arg = self.names.value("acc", working(acc.type))
-        tile = self.names.value(f"{head.result.name}_tile", type_)
-        self.tile_of[head.result] = tile
+        tile = self.names.value(f"{stage.result.name}_tile", type_)
+        self.tile_of[stage.result] = tile
         return Op(
             "compute",
             (acc,),
@@ -263,9 +284,7 @@ class _Lowering:
         lead = self._rank() - len(full)
         shape = tile_shape(m, self.nest.tile) if m is not None else self._part(full)
         kind = self.type_of.get(v, v.type).dtype
-        heads = self.nest.kind != "vec" and stage is self.stages[0]
-        wide = self._accumulates() if heads else v not in self.region.results
-        if stage.head is not None and wide and not drained and kind.kind == "float":
+        if self._wide(stage) and not drained and kind.kind == "float":
             kind = F32
         stick = max(0, self.nest.stick - lead)
         return _laid(TensorType(shape, kind), stick if stick < len(shape) else len(shape) - 1)

@@ -6,7 +6,6 @@ from itertools import product
 from math import prod
 
 from spyrec.ir.core import Op
-from spyrec.ir.errors import PassError
 from spyrec.ir.moves import AffineMap, Piece
 
 from .attrs import entries
@@ -31,47 +30,72 @@ def leaves_gaps(op: Op) -> bool:
     return sum(p.size for p in pieces(op)) < prod(rank1(op.results[0].type))
 
 
-def clip_piece(piece: Piece, box: Box, where: str) -> Box:
-    """Ranges of the piece's iteration dimensions that land inside ``box`` of the result; all of
-    size 0 when none do.
+def clip_piece(piece: Piece, box: Box) -> list[Box]:
+    """Ranges of the piece's iteration dimensions that land inside ``box`` of the result: none when
+    nothing does, several where a side of the box cuts through a run of digits.
 
-    PassError when the box cuts through a run of digits (the allocation's grains prevent that).
+    A piece that writes 6 * i + j, clipped to 6..16:
+
+    >>> rows = ((0, (6, 1)),)
+    >>> clip_piece(Piece(0, (4, 6), AffineMap(rows), AffineMap(rows)), ((6, 10),))
+    [((1, 1), (0, 6)), ((2, 1), (0, 4))]
     """
-    nothing = tuple((0, 0) for _ in piece.counts)
-    ranges = [(0, n) for n in piece.counts]
+    found: list[dict[int, tuple[int, int]]] = [{}]
     for (offset, coefs), (start, size) in zip(piece.dst.rows, box, strict=True):
         moving = [(abs(c), i) for i, c in enumerate(coefs) if c and piece.counts[i] > 1]
-        digits = sorted(moving, reverse=True)
-        if not digits:
-            if not start <= offset < start + size:
-                return nothing
-            continue
-        step, outer = digits[0]
-        rest = 1 + sum(c * (piece.counts[i] - 1) for c, i in digits[1:])
-        lo, hi = start - offset, start + size - offset  # result coordinates relative to the piece
-        first = max(0, -(-(lo - rest + 1) // step))
-        last = min(piece.counts[outer], -(-hi // step))
-        if last <= first:
-            return nothing
-        if first * step < lo or (last - 1) * step + rest > hi:
-            raise PassError(
-                f"{where}: a division of the result cuts through a run of {rest} elements; pin "
-                "other parts"
-            )
-        old = ranges[outer]
-        lo2, hi2 = max(old[0], first), min(old[0] + old[1], last)
-        ranges[outer] = (lo2, max(0, hi2 - lo2))
-    return tuple(ranges) if all(n for _, n in ranges) else nothing
+        low = start - offset  # result coordinates relative to the piece
+        parts = _digits_inside(sorted(moving, reverse=True), piece.counts, low, low + size)
+        found = [_both(one, other) for one in found for other in parts]
+    whole = [(0, n) for n in piece.counts]
+    ranges = (tuple(f.get(i, side) for i, side in enumerate(whole)) for f in found)
+    return [r for r in ranges if all(n for _, n in r)]
 
 
-def clip_pieces(piece: Piece, boxes: tuple[Box, ...], where: str) -> dict[int, Box]:
-    """``clip_piece`` for each core's box, of the cores for which something is left."""
-    clipped = {
-        core: clip_piece(piece, box, where)
-        for core, box in enumerate(boxes)
-        if all(n for _, n in box)
-    }
-    return {core: ranges for core, ranges in clipped.items() if all(n for _, n in ranges)}
+def _digits_inside(
+    digits: list[tuple[int, int]], counts: tuple[int, ...], low: int, high: int
+) -> list[dict[int, tuple[int, int]]]:
+    """Where the sum of ``digits``, pairs (step, iteration dimension) with the largest step first,
+    is in ``low..high - 1``: the steps of the first that lie inside with all of their run, then
+    digit by digit those whose run a border cuts."""
+    if not digits:
+        return [{}] if low <= 0 < high else []
+    (step, dim), inner = digits[0], digits[1:]
+    n = counts[dim]
+    run = 1 + sum(c * (counts[i] - 1) for c, i in inner)
+    first, end = max(0, -(-(low - run + 1) // step)), min(n, -(-high // step))
+    whole, stop = max(first, -(-low // step)), min(end, (high - run) // step + 1)
+    found: list[dict[int, tuple[int, int]]] = []
+    if whole < stop:
+        found.append({dim: (whole, stop - whole)})
+    else:
+        whole = stop = end
+    for at in (*range(first, whole), *range(stop, end)):
+        rest = _digits_inside(inner, counts, low - at * step, high - at * step)
+        found += [{dim: (at, 1), **ranges} for ranges in rest]
+    return found
+
+
+def _both(
+    one: dict[int, tuple[int, int]], other: dict[int, tuple[int, int]]
+) -> dict[int, tuple[int, int]]:
+    """What is in the ranges of both; a dimension that is not named is whole."""
+    joined = {**one, **other}
+    for i in one.keys() & other.keys():
+        start = max(one[i][0], other[i][0])
+        joined[i] = start, max(0, min(sum(one[i]), sum(other[i])) - start)
+    return joined
+
+
+def clip_pieces(piece: Piece, boxes: tuple[Box, ...]) -> list[dict[int, Box]]:
+    """``clip_piece`` for the cores' boxes: each core's first ranges, by core, then the second..."""
+    found: list[dict[int, Box]] = []
+    for core, box in enumerate(boxes):
+        if all(n for _, n in box):
+            for number, ranges in enumerate(clip_piece(piece, box)):
+                if number == len(found):
+                    found.append({})
+                found[number][core] = ranges
+    return found
 
 
 def move_needs(op: Op, operand: int, out_box: Box) -> Box | None:
@@ -81,9 +105,8 @@ def move_needs(op: Op, operand: int, out_box: Box) -> Box | None:
     found: list[Box] = []
     for piece in pieces(op):
         if piece.operand == operand:
-            ranges = clip_piece(piece, out_box, str(op.attrs["name"]))
-            if all(size for _, size in ranges):
-                found.append(clip(window(piece.src.rows, ranges), shape))
+            ranges = clip_piece(piece, out_box)
+            found += [clip(window(piece.src.rows, r), shape) for r in ranges]
     if not found:
         return None
     low = [min(s for s, _ in dim) for dim in zip(*found, strict=True)]

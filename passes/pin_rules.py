@@ -211,6 +211,8 @@ def _size_problem(nest: Nest, d: int, size: int) -> str | None:
         return f"is larger than the part of a core, {part}"
     if d in one_by_one(nest):
         return None if size == 1 else "must be 1: an instruction has no dimension left for it"
+    if nest.kind == "gather" and d == len(nest.extents) - 2 and size > GROUP:
+        return f"is more rows than one instruction looks up, {GROUP}"
     if size == part:
         return None
     if d in nest.whole | taps(nest):

@@ -44,6 +44,10 @@ def _plain_pad(op: Op) -> bool:
     return constant and min(*ints(op, "lo"), *ints(op, "hi"), 0) >= 0
 
 
+def _floored(op: Op) -> bool:
+    return not op.attrs["fmod"]
+
+
 def _plain_matmul(op: Op) -> bool:
     return min(v.type.rank for v in op.operands) >= 2
 
@@ -54,6 +58,7 @@ PRIMITIVES: dict[str, Callable[[Op], bool]] = {
     **dict.fromkeys(sorted(REDUCTIONS), _keeps_dims),
     **dict.fromkeys(sorted(MOVES), _always),
     "matmul": _plain_matmul,
+    "mod": _floored,
     "conv": _plain_conv,
     "max_pool": _plain_pool,
     "sum_pool": _plain_pool,
@@ -61,8 +66,9 @@ PRIMITIVES: dict[str, Callable[[Op], bool]] = {
     "gather": is_table_lookup,
 }
 """Op -> whether this form of it is primitive: reductions keep dimensions; conv is 2-D, without
-bias, dense or depthwise; pools are 2-D in floor mode; pad is constant and only adds; gather picks
-rows of a matrix, and at run time its indices must not be negative."""
+bias, dense or depthwise; mod has the sign of its divisor; pools are 2-D in floor mode; pad is
+constant and only adds; gather picks rows of a matrix, and at run time its indices must not be
+negative."""
 
 
 def is_primitive(op: Op) -> bool:

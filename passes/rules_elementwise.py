@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from spyrec.ir.core import Op, Value
 from spyrec.ir.ops.elementwise import SELU_ALPHA, SELU_GAMMA
 from spyrec.ir.rounding import int_range
@@ -174,10 +176,22 @@ def _thresholded_relu(op: Op, e: Emit) -> Value:
     return e.where(e.test("gt", x, number(op, "alpha")), x, 0.0)
 
 
+def _fmod(op: Op, e: Emit) -> Value | None:
+    x, y = op.operands
+    if not op.attrs["fmod"]:
+        return None
+    if x.type.dtype.kind == "int" and int_range(x.type.dtype)[0] == 0:
+        return e.op("mod", x, y, fmod=False)
+    rest = e.op("mod", e.op("abs", x), e.op("abs", y), fmod=False)
+    return e.where(e.test("lt", x, 0), e.op("neg", rest), rest)
+
+
 def _div_by_constant(op: Op, e: Emit) -> Value | None:
     x, y = op.operands
     known = e.known(y)
     if known is None or y.type.dtype.kind != "float" or e.known(x) is not None:
+        return None
+    if e.rounded(op.result) and not (np.abs(np.frexp(known)[0]) == 0.5).all():
         return None
     if not ((abs(known) >= 1e-30) & (abs(known) <= 1e30)).all():
         return None
@@ -188,7 +202,7 @@ def _div_by_smaller(op: Op, e: Emit) -> Value | None:
     x, y = op.operands
     if y.type.dtype.kind != "float" or y.type.size >= op.result.type.size:
         return None
-    if e.known(y) is not None:
+    if e.known(y) is not None or e.rounded(op.result):
         return None
     root = e.made_by(y, "sqrt")
     if root is None:
@@ -229,9 +243,11 @@ ELEMENTWISE_RULES = (
     Rule("celu", "celu", _celu, "rounding", "x > 0 ? x : a (e^(min(x,0)/a) - 1)."),
     Rule("selu", "selu", _selu, "rounding", "g (x > 0 ? x : a (e^min(x,0) - 1))."),
     Rule("thresholded-relu", "thresholded_relu", _thresholded_relu, "exact", "x > a ? x : 0."),
+    Rule("fmod", "mod", _fmod, "exact", "The sign of x: x < 0 ? -(|x| mod |y|) : |x| mod |y|."),
     Rule("reciprocal-of-sqrt", "reciprocal", _one_over_sqrt, "rounding", "1 / sqrt(x) = rsqrt(x)."),
     Rule("div-by-constant", "div", _div_by_constant, "rounding",
-         "x / c = x * (1/c) for 1e-30 <= |c| <= 1e30: a product costs a fifth of a quotient."),
+         "x / c = x * (1/c) for 1e-30 <= |c| <= 1e30: a product costs a fifth of a quotient; not "
+         "before a round, where ties could fall the other way."),
     Rule("div-by-smaller", "div", _div_by_smaller, "rounding",
          "x / y = x * (1/y) where y is broadcast: one reciprocal a row instead of one an element."),
 )  # fmt: skip

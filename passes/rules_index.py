@@ -9,6 +9,7 @@ import numpy as np
 from spyrec.ir.core import Op, Value
 from spyrec.ir.types import DTYPES, DType
 
+from .bounds import never_negative
 from .emit import Array, Emit
 from .rule import Rule
 from .rules_move import take
@@ -38,6 +39,13 @@ def _gather_constant(op: Op, e: Emit) -> Value | None:
     flat = _wrapped(known, x.type.static_shape[axis]).reshape(-1)
     picked = take(e, x, axis, [int(i) for i in flat])
     return None if picked is None else e.reshape(picked, op.result.type.static_shape)
+
+
+def _gather_from_end(op: Op, e: Emit) -> Value | None:
+    x, indices = op.operands
+    if not is_table_lookup(op) or never_negative(indices, e.facts.producers.get):
+        return None
+    return e.op("gather", x, _from_front(e, indices, x.type.static_shape[0]), axis=0)
 
 
 def _gather_axis(op: Op, e: Emit) -> Value | None:
@@ -166,6 +174,8 @@ def _scatter_elements_constant(op: Op, e: Emit) -> Value | None:
 INDEX_RULES = (
     Rule("gather-constant", "gather", _gather_constant, "exact",
          "Constant indices in few runs are slices side by side."),
+    Rule("gather-from-end", "gather", _gather_from_end, "exact",
+         "Indices that may be negative count from the end: i < 0 ? i + n : i."),
     Rule("gather-axis", "gather", _gather_axis, "exact",
          "Bring the axis to the front, pick rows of the [V, D] table, put the axes back."),
     Rule("gather-nd", "gather_nd", _gather_nd, "exact",

@@ -7,6 +7,7 @@ or something costly that several instructions need.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from spyrec.ir.core import Block, Op, Value
@@ -18,6 +19,7 @@ COSTLY = frozenset(
     ("exp", "log", "tanh", "sigmoid", "sin", "cos", "sqrt", "rsqrt", "reciprocal", "div", "mod")
 )
 HEADS = WINDOWS | {"matmul", "conv"}
+MAX_SOURCES = 7  # of a vector instruction
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,17 +35,40 @@ class Stage:
     head: Op | None
 
 
-def stages(block: Block) -> tuple[Stage, ...]:
-    """The stages of a kernel body in an order in which they can run."""
+def stages(block: Block, immediates: Collection[Value] = ()) -> tuple[Stage, ...]:
+    """The stages of a kernel body in an order in which they can run. ``immediates``: arguments that
+    are part of the instruction; of others a stage reads MAX_SOURCES at most.
+    """
     made_by = {r: op for op in block.ops for r in op.results}
     kept = {r for r in block.results if r in made_by}
     kept |= {op.result for op in block.ops if op.name in REDUCTIONS or op.name in HEADS}
     kept |= _shared(block, made_by, kept)
-    out = []
-    for op in block.ops:
-        if op.result in kept:
-            out.append(_stage(op, made_by, kept))
-    return tuple(out)
+    while True:
+        out = [_stage(op, made_by, kept) for op in block.ops if op.result in kept]
+        cut = next(filter(None, (_cut(stage, immediates) for stage in out)), None)
+        if cut is None:
+            return tuple(out)
+        kept.add(cut)
+
+
+def reused(stage: Stage, among: Sequence[Stage]) -> bool:
+    """Does another stage read the result?"""
+    return any(stage.result in other.inputs for other in among)
+
+
+def _cut(stage: Stage, immediates: Collection[Value]) -> Value | None:
+    """None when the stage reads few enough sources; else the value within it that is made of the
+    most of them one instruction may read."""
+    behind = {v: frozenset([v]) for v in stage.inputs if v not in immediates}
+    if len(behind) <= MAX_SOURCES:
+        return None
+    best: Value | None = None
+    for op in stage.ops:
+        read = frozenset[Value]().union(*(behind.get(v, frozenset()) for v in op.operands))
+        behind[op.result] = read
+        if len(read) <= MAX_SOURCES and (best is None or len(read) > len(behind[best])):
+            best = op.result
+    return best
 
 
 def _stage(op: Op, made_by: dict[Value, Op], kept: set[Value]) -> Stage:

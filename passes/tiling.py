@@ -4,7 +4,7 @@ the loops.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
@@ -20,7 +20,9 @@ from .kernel import GROUP, Nest, spans
 from .manager import Target
 from .pieces import is_direct, source_window
 from .pins import pinned, pinned_loops
-from .stages import stages
+from .stages import reused, stages
+
+RANK = 6  # iteration dimensions of an instruction
 
 Tiled = tuple[tuple[int, ...], tuple[int, ...], tuple[object, ...]]  # tile, loops, why: see Tiling
 
@@ -176,9 +178,32 @@ def _reduced(nest: Nest) -> frozenset[int]:
 
 def beyond_rank(nest: Nest) -> list[int]:
     """An instruction has six dimensions: outer ones beyond that are looped one by one."""
-    varying = [d for d in range(len(nest.extents)) if nest.local[d] > 1]
-    free = [d for d in varying if d not in nest.whole]
-    return free[: max(0, len(varying) - 6)]
+    tile = list(nest.local)
+    still = nest.whole | _windows(nest) | {nest.stick}
+    free = [d for d in range(len(tile)) if tile[d] > 1 and d not in still]
+    looped = []
+    while free and _rank(nest, tile) > RANK:
+        looped.append(free.pop(0))
+        tile[looped[-1]] = 1
+    return looped
+
+
+def _rank(nest: Nest, tile: Sequence[int]) -> int:
+    """Most dimensions that an instruction on such a tile iterates: the vector unit those of the
+    kernel, a transfer those of its tensor, and the sticks of a group of wide elements."""
+    most = sum(n > 1 or d == nest.stick for d, n in enumerate(tile))
+    tensors = (
+        *zip(nest.op.operands, nest.maps, strict=True),
+        *zip(nest.op.results, nest.out_maps, strict=True),
+    )
+    for v, m in tensors:
+        if m and v.type.space != "lx":
+            assert v.type.layout is not None
+            shape = tile_shape(m, tile)
+            stick = v.type.layout.stick_dim
+            steps = (n > (GROUP if t == stick else 1) for t, n in enumerate(shape))
+            most = max(most, sum(steps) + (v.type.dtype.bits > 16))
+    return most
 
 
 @lru_cache(maxsize=1 << 16)
@@ -213,8 +238,11 @@ def tile_bytes(nest: Nest, tile: tuple[int, ...]) -> int:
         for d, n in enumerate(tile)
         if d in nest.parallel | nest.whole
     )
-    for stage in stages(nest.op.regions[0]):
-        if stage.result not in results and not (nest.kind == "contract" and stage.head is not None):
+    block = nest.op.regions[0]
+    parts = stages(block, [a for a in block.args if a.type.size == 1])
+    for stage in parts:
+        kept = stage.result not in results or (stage.head is not None and reused(stage, parts))
+        if kept and not (nest.kind == "contract" and stage.head is not None):
             share = stage.result.type.size / max(
                 1, prod(nest.extents[d] for d in nest.parallel | nest.whole)
             )

@@ -25,6 +25,17 @@ if TYPE_CHECKING:
 
 MAX_TOML_BYTES = 1 << 20
 
+MOST: dict[str, int] = {
+    "cores.count": 63, "cores.corelets": 1 << 10,
+    "lx.bytes": 1 << 26, "lx.reserved_bytes": 1 << 26, "pt.acc_groups": 1 << 20,
+    "hbm.bytes": 1 << 48, "hbm.span_bytes": 1 << 48, "hbm.multicast_max": 63,
+    "ring.fragments_max": 1 << 10, "launch.loop_max": (1 << 31) - 1,
+}
+"""The greatest value of a parameter, where it is not MOST_ELSE. A mask of cores is the
+non-negative half of 64 bits; the others keep products of parameters far inside 64 bits."""
+
+MOST_ELSE = 1 << 20
+
 
 @dataclass(frozen=True)
 class Cores:
@@ -282,11 +293,13 @@ def load_device(name: str = "spyre") -> DeviceSpec:
 
 def parse_device(text: str, origin: str = "device") -> DeviceSpec:
     """DeviceSpec from TOML text. DeviceError names every missing, unknown or impossible parameter
-    at once: times may be 0, all else is at least 1."""
+    at once: times may be 0, all else is at least 1, and nothing exceeds its entry in MOST."""
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # a syntax error, or a number of too many digits
         raise DeviceError(f"{origin}: not valid TOML: {error}") from None
+    except RecursionError:
+        raise DeviceError(f"{origin}: not valid TOML: its brackets nest too deep") from None
     problems: list[str] = []
     name = data.pop("name", "")
     if not isinstance(name, str) or not name:
@@ -294,10 +307,17 @@ def parse_device(text: str, origin: str = "device") -> DeviceSpec:
     clock = data.pop("clock_mhz", None)
     if not _whole(clock) or clock < 1:
         problems.append("clock_mhz is missing or not a positive whole number")
+    elif clock > MOST_ELSE:
+        problems.append(_beyond("clock_mhz", clock, MOST_ELSE))
     sections = {
         key: _section(key, cls, data.pop(key, None), problems) for key, cls in _SECTIONS.items()
     }
     problems += [f"[{key}] is not a section of a device file" for key in data]
+    lx = sections["lx"]
+    if isinstance(lx, Lx) and lx.usable_bytes < STICK:
+        problems.append(
+            f"lx.reserved_bytes is {lx.reserved_bytes} of {lx.bytes} bytes, which leaves no stick"
+        )
     if problems:
         raise DeviceError(f"{origin}: " + "; ".join(problems))
     return DeviceSpec(name=name, clock_mhz=clock, text=text, **sections)
@@ -319,6 +339,8 @@ def _section(key: str, cls: type[Any], table: object, problems: list[str]) -> An
             problems += _table_problems(f"{key}.{f.name}", value, _TABLES[f.name])
         elif not _whole(value) or value < least:
             problems.append(f"{key}.{f.name} is missing or not a whole number of at least {least}")
+        elif value > (most := MOST.get(f"{key}.{f.name}", MOST_ELSE)):
+            problems.append(_beyond(f"{key}.{f.name}", value, most))
         values[f.name] = value
     problems += [f"{key}.{extra} is not a parameter" for extra in table]
     return None if problems else cls(**values)
@@ -329,7 +351,14 @@ def _table_problems(name: str, table: object, known: Iterable[str]) -> list[str]
         return [f"{name} is missing or not a table of whole numbers"]
     names = tuple(known)
     wrong = [f"{name}.{k} is none of {', '.join(names)}" for k in table if k not in names]
-    return wrong + [
-        f"{name}.{k} is not a whole number of at least 1"
-        for k, v in table.items() if not _whole(v) or v < 1
-    ]
+    for k, v in table.items():
+        if not _whole(v) or v < 1:
+            wrong.append(f"{name}.{k} is not a whole number of at least 1")
+        elif v > MOST_ELSE:
+            wrong.append(_beyond(f"{name}.{k}", v, MOST_ELSE))
+    return wrong
+
+
+def _beyond(name: str, value: int, most: int) -> str:
+    shown = value if value < 1 << 128 else "a number of more than 38 digits"
+    return f"{name} is {shown}, the most that is simulated is {most}"

@@ -43,10 +43,24 @@ def _problems(instr: Instr, device: DeviceSpec) -> Iterator[str]:
             yield from _fragments(instr, device)
         case "mm":
             yield from _factors(instr, device)
-        case "vec" if instr.imm.get("reduce", 0) not in range(5):
-            yield f"reduce is {instr.imm['reduce']}; 0 to 4 exist"
+        case "vec":
+            yield from _reduction(instr)
         case "shuf" | "fill" if instr.imm.get("bits", 16) not in (8, 16, 32):
             yield f"its elements have {instr.imm['bits']} bits; 8, 16 and 32 exist"
+
+
+def _reduction(instr: Instr) -> Iterator[str]:
+    dims = len(instr.counts)
+    kind, axes, lane_dim = (
+        max(_each(instr.imm.get(key, default)))
+        for key, default in (("reduce", 0), ("axes", 0), ("lane_dim", -1))
+    )
+    if kind not in range(5):
+        yield f"reduce is {kind}; 0 to 4 exist"
+    if not 0 <= axes < 1 << dims:
+        yield f"axes is {axes}, a bit set of the dimensions to fold; it has {dims}"
+    if not -1 <= lane_dim < dims:
+        yield f"lane_dim is {lane_dim}; -1 for none or one of its {dims} dimensions is expected"
 
 
 def _multicast(instr: Instr, device: DeviceSpec) -> Iterator[str]:

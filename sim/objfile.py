@@ -89,8 +89,9 @@ def save_program(program: Program, target: str | os.PathLike[str] | BinaryIO) ->
             file.writelines(pieces)
         partial.replace(path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise ObjectError(f"{path} cannot be written: {error.strerror}") from None
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def dump(program: Program) -> bytes:

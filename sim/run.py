@@ -13,6 +13,7 @@ from .memory import build_memory
 from .stats import Observer, RunResult
 from .stuck import explain_deadlock
 from .wellformed import Limits, check_program
+from .work import check_work
 
 
 def run(
@@ -31,12 +32,14 @@ def run(
     are not looked at and there are no outputs. ``poison``: what was never written starts as a NaN
     pattern instead of zeros. ``progress`` is called with (launches complete, launches).
 
-    ObjectError: the program is malformed. SimulationError: it breaks a rule of the machine, an
-    input is missing or of the wrong size, or the run gets stuck.
+    ObjectError: the program is malformed. SimulationError: it breaks a rule of the machine, asks
+    for more work than any real program does, an input is missing or of the wrong size, or the run
+    gets stuck.
     """
     check_program(
         program, Limits(device.cores.count, device.launch.loop_max, device.hbm.bytes)
     )
+    check_work(program, device)
     effects = None
     if not timing_only:
         effects = Functional(program, device, build_memory(program, device, inputs or {}, poison))

@@ -16,7 +16,7 @@ import numpy as np
 
 from spyrec import __version__, files, runtime
 from spyrec.ir.core import Module
-from spyrec.ir.errors import SpyrecError
+from spyrec.ir.errors import ParseError, SpyrecError
 from spyrec.passes.manager import Hook, Numerics, Pass, Target
 from spyrec.progress import Progress, silent
 from spyrec.report import KernelRow, Report, Totals, kernel_rows, run_totals
@@ -194,6 +194,8 @@ def _read_sir(path: Path, bind: Mapping[str, int], const: Mapping[str, Any]) -> 
         verify(module)
     except UnicodeDecodeError as error:
         raise SpyrecError(f"model {path} is not UTF-8 text: {error}") from None
+    except ParseError as error:
+        raise ParseError(f"model {path}: {error}") from None
     return module
 
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import importlib
 import os
 import shlex
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from types import FrameType
 
 import click
 
@@ -61,6 +63,16 @@ THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """What tells numpy's matrix library, before it is loaded, how many threads to use."""
 
 
+STOPPING = (signal.SIGTERM, signal.SIGHUP)
+"""Signals that stop a command as Ctrl-C does, so that no half-written file stays behind."""
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    for other in STOPPING:
+        signal.signal(other, signal.SIG_IGN)  # cleaning up is not interrupted again
+    raise KeyboardInterrupt
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line and leave the process with its exit code.
 
@@ -69,6 +81,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """
     for name in THREADS:
         os.environ.setdefault(name, "1")
+    for number in STOPPING:
+        if signal.getsignal(number) == signal.SIG_DFL:  # not ignored, as under nohup
+            signal.signal(number, _stop)
     sys.exit(run(sys.argv[1:] if argv is None else argv))
 
 

@@ -3,9 +3,11 @@ before anything is allocated for it."""
 
 from __future__ import annotations
 
+import lzma
 import os
 import secrets
 import stat
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +21,12 @@ import numpy as np
 from spyrec.ir.errors import SpyrecError
 
 MAX_HEADER_BYTES = 1 << 16  # of one array in an .npz file
+
+DAMAGED = (
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, RuntimeError,
+    ValueError, LookupError, ArithmeticError, SyntaxError, TypeError,
+)
+"""What zipfile and numpy raise over an archive whose bytes are damaged, OSError aside."""
 
 
 @contextmanager
@@ -120,10 +128,22 @@ def read_npz(
             if check is not None:
                 check(headers)
             return {name: _read(archive, name) for name in headers}
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError) as error:
-        raise SpyrecError(
-            f"{path} cannot be read as an .npz archive: {error}; write it with numpy.savez"
-        ) from None
+    except DAMAGED as error:
+        raise _unreadable(path, error) from None
+    except OSError as error:
+        if error.filename is not None:  # it cannot be opened
+            raise
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: str | Path, error: Exception) -> SpyrecError:
+    return SpyrecError(
+        f"{path} cannot be read as an .npz archive: {_first_line(error)}; write it with numpy.savez"
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 def _headers(archive: zipfile.ZipFile, path: str | Path) -> dict[str, ArrayHeader]:
@@ -158,9 +178,11 @@ def _header(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> ArrayHeader | s
             if read is None:
                 return f"has .npy version {version}, expected (1, 0) or (2, 0)"
             shape, _, dtype = read(member, max_header_size=MAX_HEADER_BYTES)
-        except (ValueError, EOFError) as error:
-            return f"has no readable .npy header: {str(error).splitlines()[0]}"
+        except DAMAGED as error:
+            return f"has no readable .npy header: {_first_line(error)}"
         start = member.tell()
+    if not all(isinstance(extent, int) and extent >= 0 for extent in shape):
+        return f"claims the shape {str(shape)[:80]}, which no array has"
     if dtype.hasobject:
         return "holds pickled Python objects, which are never loaded; store plain numbers"
     expected = dtype.itemsize

@@ -3,6 +3,7 @@ memory, and how outputs are read from it."""
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from spyrec.ir.layout import Layout, parse_layout
 from spyrec.ir.types import DType, dtype
 from spyrec.sim.errors import ObjectError
 from spyrec.sim.formats import decode, encode, format_of, quantize
-from spyrec.sim.isa import Buffer, Program
+from spyrec.sim.isa import STICK, Buffer, Program
 
 Array = np.ndarray[Any, Any]
 
@@ -68,9 +69,26 @@ def _port(buffer: Buffer) -> Port:
             "array can be put into or read from it; compile the model again"
         )
     meta = buffer.meta
-    shape = tuple(int(d) for d in meta["shape"].split("x")) if meta["shape"] else ()
+    shape, host = _shape(buffer), dtype(meta["dtype"])
     layout = None if 0 in shape else parse_layout(meta["layout"])
-    return Port(meta["name"], dtype(meta["dtype"]), shape, meta["device_dtype"], layout, buffer)
+    width = format_of(meta["device_dtype"]).bits
+    if layout is not None and (layout.shape != (shape or (1,)) or layout.bits != width):
+        raise ObjectError(
+            f"buffer {buffer.name} holds {meta['device_dtype']} elements in the shape "
+            f"{list(shape)}, but its layout is {layout}; compile the model again"
+        )
+    return Port(meta["name"], host, shape, meta["device_dtype"], layout, buffer)
+
+
+def _shape(buffer: Buffer) -> tuple[int, ...]:
+    """The shape in a buffer's meta, "2x3" or "" of a scalar."""
+    text = buffer.meta["shape"]
+    if not re.fullmatch(r"([0-9]{1,15}(x[0-9]{1,15}){0,31})?", text):
+        raise ObjectError(
+            f"{buffer.kind} buffer {buffer.name} has the shape {text[:80]!r}, expected numbers as "
+            "in '2x3'; compile the model again"
+        )
+    return tuple(int(d) for d in text.split("x")) if text else ()
 
 
 def check(wanted: Sequence[Port], given: Mapping[str, Described], origin: str = "inputs") -> None:
@@ -126,6 +144,7 @@ def pack(port: Port, array: Array, poison: bool = False) -> bytes:
     """
     if port.layout is None:
         return b""
+    _check_size(port, port.layout)
     _check_range(port, array)
     fmt = format_of(port.stored)
     pad = _pad_bits(port, poison)
@@ -133,11 +152,6 @@ def pack(port: Port, array: Array, poison: bool = False) -> bytes:
         bits = encode(port.layout.pack(array.astype(np.int8), pad), port.stored)
     else:
         bits = port.layout.pack(encode(array, port.stored), pad)
-    if bits.nbytes != port.buffer.size:
-        raise ObjectError(
-            f"buffer {port.buffer.name} has {port.buffer.size} bytes but its layout {port.layout} "
-            f"takes {bits.nbytes}; compile the model again"
-        )
     return bits.tobytes()
 
 
@@ -150,6 +164,15 @@ def _check_range(port: Port, array: Array) -> None:
         raise SpyrecError(
             f"input {port.name!r} holds whole numbers from {low} to {high}; the device keeps them "
             f"as {port.stored}, so they must lie in {least}..{most}"
+        )
+
+
+def _check_size(port: Port, layout: Layout) -> None:
+    nbytes = layout.cores * layout.loops * layout.sticks * STICK
+    if nbytes != port.buffer.size:
+        raise ObjectError(
+            f"buffer {port.buffer.name} has {port.buffer.size} bytes but its layout {layout} "
+            f"takes {nbytes}; compile the model again"
         )
 
 
@@ -173,6 +196,7 @@ def unpack(port: Port, data: bytes) -> Array:
     host = port.dtype.np_dtype
     if port.layout is None:
         return np.empty(port.shape, host)
+    _check_size(port, port.layout)
     fmt = format_of(port.stored)
     bits = np.frombuffer(data, fmt.storage)
     slots = (port.layout.cores, port.layout.loops * port.layout.sticks, port.layout.lanes)

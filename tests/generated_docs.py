@@ -13,7 +13,7 @@ from pathlib import Path
 import onnx
 
 from examples.make_models import encoder
-from spyrec import cli
+from spyrec import api, cli
 from spyrec.reference import onnx_reference, op_reference
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,10 +46,23 @@ def readme() -> str:
     return fresh
 
 
+def plan_page() -> str:
+    """docs/plan.md, its kernels numbered as those of the encoder are now."""
+    text = (ROOT / "docs" / "plan.md").read_text("utf-8")
+    kernels = api.compile(encoder()).plan["kernels"]
+
+    def numbered(found: re.Match[str]) -> str:
+        [name] = [k for k in kernels if re.fullmatch(rf"k\d+{found[1]}", k)]
+        return f'"{name}": {{'
+
+    return re.sub(r'"k\d+(_\w+)": \{', numbered, text)
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "README.md": readme,
     "docs/ops.md": op_reference,
     "docs/onnx.md": onnx_reference,
+    "docs/plan.md": plan_page,
 }
 """Document -> what it should hold."""
 

@@ -110,3 +110,11 @@ def test_print_after_names_weights_by_digest(capsys: pytest.CaptureFixture[str])
     shown = capsys.readouterr().err
     assert 'elided "sha256:' in shown
     assert "resources {" not in shown
+
+
+def test_text_without_its_weights_is_no_model(capsys: pytest.CaptureFixture[str]) -> None:
+    emitted(capsys, "--emit", "ir", "--passes", "", "--no-weights", "-o", "bare.sir")
+    assert cli.run(["compile", "bare.sir"]) == 1
+    shown = capsys.readouterr().err
+    assert shown.startswith("spyrec: model bare.sir: line 3, column ")
+    assert "is elided" in shown

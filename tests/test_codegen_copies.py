@@ -130,19 +130,22 @@ def test_copies_carry_out_a_piece(move: Move, data: st.DataObject) -> None:
         ((128,), 32, 1, 3),  # a head, whole groups, a tail
         ((32,), 1, 2, 1),  # every second lane of one group
         ((10,), 0, 72, 10),  # steps that divide no group: one by one
+        ((64,), 0, 3, 6),  # 22 of 3 lanes from 0 on, 21 from 2 on, 21 from 1 on
         ((10,), 0, 128, 1),  # steps of whole groups
     ],
 )
 def test_as_few_copies_as_lanes_allow(
     counts: tuple[int, ...], start: int, step: int, n: int
 ) -> None:
-    src = Side(0, (start,), ((step,),), (64,))
+    src = Side(0, (start,), ((step,),), (128,))
     dst = Side(1, (0, 0), ((1,), (0,)), (64, 64))
     assert len(copies(counts, src, dst, "k")) == n
+    beside = Side(0, (start,), ((step,),), (64,))  # groups that lie side by side are one line
+    assert len(copies(counts, beside, dst, "k")) == 1
 
 
 def test_too_many_copies_are_refused() -> None:
-    src = Side(0, (0,), ((72,),), (64,))
+    src = Side(0, (0,), ((72,),), (128,))
     dst = Side(1, (0, 0), ((1,), (0,)), (64, 64))
     with pytest.raises(PassError) as caught:
         copies((5000,), src, dst, "k7_restickify")
@@ -266,7 +269,7 @@ def test_a_transfer_moves_each_stick_of_each_box(data: st.DataObject) -> None:
         start = tuple(s for s, _ in box)
         sizes = tuple(n for _, n in box)
         hops[c] = Hop(sizes, far_region.at(c, start), near_region.at(c, start))
-    instr = box_transfer("load", hops, far_region, near_region, cores)
+    (instr,) = box_transfer("load", hops, far_region, near_region, cores)
     assert instr.where == (0 if len(boxes) == cores else sum(1 << c for c in boxes))
     for c, box in boxes.items():
         counts = tuple(core_value(n, c) for n in instr.counts)

@@ -26,6 +26,17 @@ def test_quick_start_compiles_and_runs_the_encoder(tmp_path: Path) -> None:
     assert re.fullmatch(r"[\d.]+ us, outputs \['hidden'\]\n", run("quick_start.py", cwd=tmp_path))
 
 
+def test_quick_start_says_how_to_make_a_model_that_is_not_there(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "quick_start.py"), "my/encoder.onnx"],
+        capture_output=True, text=True, cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        timeout=240, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (
+        1, "my/encoder.onnx is not there; make it with: python examples/make_models.py my\n"
+    )  # fmt: skip
+
+
 def test_the_ten_line_pass_saves_cycles(tmp_path: Path) -> None:
     lines = run("merge_matmuls.py", cwd=tmp_path).splitlines()
     cycles = [int(line.split()[1]) for line in lines]

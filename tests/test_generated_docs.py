@@ -15,7 +15,7 @@ from spyrec import api
 from spyrec.frontend.onnx_load import OPSETS
 from spyrec.report import KernelRow, Report, UnitCycles
 from spyrec.sim.stats import bound
-from spyrec.table import HEADINGS
+from spyrec.table import HEADINGS, MAX_ROWS
 from tests.generated_docs import PAGES, ROOT, TABLE, encoder_table
 
 STALE = "has drifted from the program; run: make docs"
@@ -61,6 +61,7 @@ def test_the_page_on_reports_has_every_field_column_and_bound() -> None:
     assert kernel == [f.name for f in fields(KernelRow)]
     assert units == [f.name for f in fields(UnitCycles)]
     assert columns == list(HEADINGS)
+    assert f"the {MAX_ROWS + 1}st kernel on" in (ROOT / "docs" / "report.md").read_text("utf-8")
     idle = {"pt": 0, "sfp": 0, "rs": 0}
     found = [bound(1, idle | {unit: 1}, 0) for unit in ("pt", "sfp")]
     found += [bound(1, idle, 1), bound(1, idle | {"rs": 1}, 0), bound(1, idle, 0)]
@@ -71,6 +72,7 @@ def test_the_plan_on_the_page_of_plans_is_one_for_the_encoder(tmp_path: Path) ->
     text = (ROOT / "docs" / "plan.md").read_text("utf-8")
     [example] = re.findall(r"^```json\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     plan = json.loads(example)
+    assert PAGES["docs/plan.md"]() == text, f"docs/plan.md {STALE}"
     made = api.compile(encoder(), plan=plan).plan
     for name, pins in plan["kernels"].items():
         kernel = made["kernels"][name]

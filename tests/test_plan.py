@@ -78,7 +78,7 @@ def attention() -> Module:
 
 
 def embedding() -> Module:
-    return module(lambda g, i: [g("gather", g.weight(500, 192), i, axis=0)], ("i", (3, 100), "i64"))
+    return module(lambda g, i: [g("gather", g.weight(500, 192), i, axis=0)], ("i", (3, 100), "u16"))
 
 
 def pooled_image() -> Module:
@@ -300,7 +300,7 @@ KERNEL_RULES = [
     (conv, {"loops": ["kw"]}, "loops: kw is whole in each tile and has no loop"),
     (attention, {"tile": {"b1": 4}, "parts": {"b1": 1}},
      "tile: b1 = 4 must be 1: an instruction has no dimension left for it"),
-    (embedding, {"tile": {"i1": 20}}, "tile: i1 = 20 is no multiple of 32"),
+    (embedding, {"tile": {"i1": 20}}, "tile: i1 = 20 is no multiple of 64"),
     (embedding, {"loops": ["i1"]},
      "loops: tiles of a gather kernel come in the order of its dimensions; leave loops out"),
 ]  # fmt: skip
@@ -374,7 +374,7 @@ def test_tensors_that_cannot_be_as_pinned_are_refused_all_at_once() -> None:
 def test_tensors_a_look_up_reads_and_constants_are_refused() -> None:
     m = module(
         lambda g, x, i: [g("gather", g("exp", g("matmul", x, g.weight(64, 128))), i, axis=0)],
-        ("x", (50, 64), "f32"), ("i", (40,), "i64"),
+        ("x", (50, 64), "f32"), ("i", (40,), "u16"),
     )  # fmt: skip
     done = compiled(m)
     [table] = [n for n, t in done.plan["tensors"].items() if "look-up" in str(t["why"])]

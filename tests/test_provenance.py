@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from spyrec.ir.core import Builder, Loc, Module, Op, Value, walk
 from spyrec.ir.parser import parse_module
 from spyrec.passes.canonicalize import canonicalize
+from spyrec.passes.cse import merge_equal
 from spyrec.passes.dce import remove_dead
 from spyrec.passes.decompose import decompose
 from spyrec.passes.merge_moves import merge_moves
@@ -134,6 +135,16 @@ def test_a_dropped_broadcast_keeps_its_node(name: str) -> None:
     after = canonicalize(graph(make, np.ones(4), np.ones((3, 4))).module)
     assert "broadcast_to" not in [op.name for op in after.body.ops]
     assert set(only(after, name).loc.nodes) == {"A", "B"}
+
+
+def test_equal_ops_keep_every_node() -> None:
+    before = chain(
+        '%a = exp(%x) : tensor<4x6xf32> @ "A"\n  %b = exp(%x) : tensor<4x6xf32> @ "B"\n'
+        '  %y = add(%a, %b) : tensor<4x6xf32> @ "C"'
+    )
+    after = merge_equal(before)
+    assert only(after, "exp").loc.nodes == ("A", "B")
+    assert nodes(after) == nodes(before)
 
 
 def test_composed_moves_keep_every_node() -> None:

@@ -89,7 +89,7 @@ def joined() -> Module:
 
 
 def embedding() -> Module:
-    return module(lambda g, i: [g("gather", g.weight(500, 192), i, axis=0)], ("i", (3, 100), "i64"))
+    return module(lambda g, i: [g("gather", g.weight(500, 192), i, axis=0)], ("i", (3, 100), "u16"))
 
 
 ROADS = [odd_matmul, strided_conv, wide_sum, feed_forward, heads, joined, embedding]

@@ -78,7 +78,7 @@ class GatherEmitter:
         starts = [tuple(s for s, _ in b) for b in full]
         tile_at = [out.at(c, starts[c]) if c in live else 0 for c in range(cores)]
         inner = [out.along[last - 1] if last else 0, out.along[last]]
-        fetch = sticks(
+        (fetch,) = sticks(
             "gather", counts, [s[last] // GROUP * table.along[1] for s in starts],
             [0, table.along[1]], tile_at, inner, table, out, where,
             {"stride": table.along[0] or 1, "rows": rank1(self.table.type)[0]},
@@ -92,9 +92,8 @@ class GatherEmitter:
         card = card_region(self.ctx, self.result, "r0")
         outer = [card.along[last - 1] if last else 0, card.along[last]]
         start = [card.at(0, s) for s in starts]
-        body.items.append(Stmt("ms", sticks(
-            "store", counts, tile_at, inner, start, outer, out, card, where
-        ), (self.dst.buffer,)))  # fmt: skip
+        for instr in sticks("store", counts, tile_at, inner, start, outer, out, card, where):
+            body.items.append(Stmt("ms", instr, (self.dst.buffer,)))
 
     def _index_stick(self, box: Box) -> int:
         """Stick of the first index of the tile: indices lie along the lanes of the index tensor."""

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 import numpy as np
 
 from spyrec.ir.core import Value
-from spyrec.ir.errors import PassError
 from spyrec.ir.layout import Layout
 from spyrec.ir.moves import AffineMap, Piece
 from spyrec.passes.kernel import GROUP, Box, Nest
@@ -87,9 +86,8 @@ class MoveEmitter:
         return root
 
     def _ranges(self, boxes: tuple[Box, ...]) -> list[tuple[Piece, Ranges]]:
-        """The pieces of which the tile holds something."""
-        clipped = [(p, clip_pieces(p, boxes, self.nest.name)) for p in self.pieces]
-        return [(p, ranges) for p, ranges in clipped if ranges]
+        """The pieces of which the tile holds something, more than once if its sides cut runs."""
+        return [(p, ranges) for p in self.pieces for ranges in clip_pieces(p, boxes)]
 
     # Whole sticks ----------------------------------------------------------------------------
 
@@ -104,11 +102,11 @@ class MoveEmitter:
                 case "lx", "lx":
                     self._shuffle(body, p, ranges, source, out, (), ())
                 case "lx", "hbm":
-                    instr = self._sticks("store", p, ranges, p.src, source, out)
-                    body.items.append(Stmt("ms", instr))
+                    made = self._sticks("store", p, ranges, p.src, source, out)
+                    body.items += [Stmt("ms", instr) for instr in made]
                 case "hbm", "lx":
-                    instr = self._sticks("load", p, ranges, p.src, source, out)
-                    body.items.append(Stmt("ml", instr, self.cleared))
+                    made = self._sticks("load", p, ranges, p.src, source, out)
+                    body.items += [Stmt("ml", instr, self.cleared) for instr in made]
                 case _:
                     staged.append((p, ranges))
         if not staged:
@@ -120,25 +118,20 @@ class MoveEmitter:
         body.scoped.append(buffer)
         for p, ranges in staged:
             source = card_region(self.ctx, self.op.operands[p.operand], f"p{p.operand}")
-            instr = self._sticks("load", p, ranges, p.src, source, mid)
-            body.items.append(Stmt("ml", instr, (), (buffer,)))
+            made = self._sticks("load", p, ranges, p.src, source, mid)
+            body.items += [Stmt("ml", instr, (), (buffer,)) for instr in made]
         for p, ranges in staged:
-            instr = self._sticks("store", p, ranges, p.dst, mid, out)
-            body.items.append(Stmt("ms", instr, (buffer,)))
+            made = self._sticks("store", p, ranges, p.dst, mid, out)
+            body.items += [Stmt("ms", instr, (buffer,)) for instr in made]
 
     def _sticks(
         self, name: str, p: Piece, ranges: Ranges, src_map: AffineMap, source: Region, out: Region
-    ) -> Instr:
+    ) -> list[Instr]:
         """A strided transfer of whole sticks of one piece, read at ``src_map``."""
         lane = out.layout.stick_dim
         some = next(iter(ranges.values()))
         full = [ranges.get(c, some) for c in range(self.ctx.cores)]
         dims = [i for i in range(len(p.counts)) if any(r[i][1] > 1 for r in full)]
-        if len(dims) + (out.layout.bits > 16) > 6:
-            raise PassError(
-                f"codegen: {self.nest.name} moves sticks along {len(dims)} dimensions at once, an "
-                f"instruction has six; pin tiles of 1 (from {self.op.loc})"
-            )
         steps = {i: GROUP if p.dst.rows[lane][1][i] else 1 for i in dims}
         card, rows = (source, src_map.rows) if source.space == "hbm" else (out, p.dst.rows)
         dims.sort(key=lambda i: -abs(card.stride(rows, i, steps[i])))  # its runs are the longest
@@ -177,7 +170,8 @@ class MoveEmitter:
             self._shuffle(body, p, ranges, source, out, reads, writes)
         if self.dst is not None and writes:
             card = card_region(self.ctx, self.result, "r0")
-            body.items.append(Stmt("ms", self._boxes("store", boxes, out, card), writes))
+            made = self._boxes("store", boxes, out, card)
+            body.items += [Stmt("ms", instr, writes) for instr in made]
 
     def _fetch(self, body: Body, i: int, boxes: tuple[Box, ...]) -> Region:
         """The window of an operand in card memory that each core's tile needs."""
@@ -188,11 +182,11 @@ class MoveEmitter:
         region = Region("lx", layout, self.ctx.format(v.type.dtype), slots.take(users), need)
         if users:
             body.scoped.append(slots.buffer)
-            instr = self._boxes("load", need, card_region(self.ctx, v, f"p{i}"), region)
-            body.items.append(Stmt("ml", instr, (), (slots.buffer,)))
+            made = self._boxes("load", need, card_region(self.ctx, v, f"p{i}"), region)
+            body.items += [Stmt("ml", instr, (), (slots.buffer,)) for instr in made]
         return region
 
-    def _boxes(self, name: str, boxes: tuple[Box, ...], source: Region, out: Region) -> Instr:
+    def _boxes(self, name: str, boxes: tuple[Box, ...], source: Region, out: Region) -> list[Instr]:
         """A transfer of each core's box between its own place and card memory."""
         hops = {}
         for c, box in enumerate(boxes):

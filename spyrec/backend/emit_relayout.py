@@ -62,8 +62,13 @@ class RelayoutEmitter:
         sends = plan_sends(self.source.boxes, self.target.boxes, self.device.cores.count + 1)
         for row in self._rows(sends):
             to = num([row[c].cores if c in row else 0 for c in range(self.cores)])
-            instr = replace(self._send(row), signals=(Signal(token, 1, to),))
-            body.items.append(Stmt("rs", instr))
+            *ahead, last = self._send(row)
+            signals = (Signal(token, 1, to),)
+            if ahead:  # some cores may have no part in the last: let them signal on their own
+                ahead.append(last)
+                last = Instr("sync", where=mask_of(row, self.cores))
+            body.items += [Stmt("rs", instr) for instr in ahead]
+            body.items.append(Stmt("rs", replace(last, signals=signals)))
         left = [sum(s.cores >> c & 1 for s in sends) for c in range(self.cores)]
         while any(left):
             take = [min(n, self.device.ring.fragments_max) for n in left]
@@ -88,7 +93,7 @@ class RelayoutEmitter:
             rows[j][s.core] = s
         return [row for rows in shapes.values() for row in rows]
 
-    def _send(self, row: dict[int, Send]) -> Instr:
+    def _send(self, row: dict[int, Send]) -> list[Instr]:
         """One send for each core in ``row``, all of one shape."""
         some = next(iter(row.values()))
         masks = num([row.get(c, some).cores for c in range(self.cores)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -11,7 +11,7 @@ from spyrec.ir.core import Value
 from spyrec.ir.layout import Layout
 from spyrec.passes.kernel import Box, Map
 from spyrec.passes.residency import local_layout
-from spyrec.sim.isa import Instr, Num, Operand
+from spyrec.sim.isa import MAX_DIMS, Instr, Num, Operand
 
 from .address import mask_of, num, strides_along, unit_of
 from .context import KernelContext
@@ -91,7 +91,7 @@ class Hop:
 def box_transfer(
     name: str, hops: Mapping[int, Hop], source: Region, out: Region, cores: int,
     imm: Mapping[str, Num] | None = None,
-) -> Instr:
+) -> list[Instr]:
     """Whole sticks of a box for each core in ``hops``, which is not empty; both regions have the
     tensor's dimensions, iterated outermost memory digit first."""
     some = next(iter(hops.values()))
@@ -117,13 +117,62 @@ def sticks(
     name: str, counts: Sequence[Num], src_at: Sequence[int], src: Sequence[int],
     dst_at: Sequence[int], dst: Sequence[int], source: Region, out: Region, where: int,
     imm: Mapping[str, Num] | None = None,
-) -> Instr:
-    """A strided transfer of groups of lanes; wide elements fill several sticks a group."""
-    pair = (out.layout.bits // 16,) if out.layout.bits > 16 else ()
-    one = (1,) * len(pair)
-    operands = (
-        Operand(out.space, num(dst_at), (*dst, *one), out.fmt, out.symbol),
-        Operand(source.space, num(src_at), (*src, *one), source.fmt, source.symbol),
-    )
-    full = (*counts, *pair)
-    return Instr(name, full, (None,) * len(full), operands, dict(imm or {}), where=where)
+) -> list[Instr]:
+    """A strided transfer of groups of lanes; wide elements fill several sticks a group. Several
+    instructions when it takes more dimensions than one has."""
+    dims = list(zip(counts, dst, src, strict=True))
+    if out.layout.bits > 16:
+        dims.append((out.layout.bits // 16, 1, 1))
+    if len(dims) > MAX_DIMS:
+        dims = _merged(dims)
+    made = []
+    for masked, dst_now, src_now, inner in _unrolled(dims, list(dst_at), list(src_at), where):
+        full = tuple(n for n, _, _ in inner)
+        operands = (
+            Operand(out.space, num(dst_now), tuple(d for _, d, _ in inner), out.fmt, out.symbol),
+            Operand(
+                source.space, num(src_now), tuple(s for *_, s in inner), source.fmt, source.symbol
+            ),
+        )
+        limits = (None,) * len(full)
+        made.append(Instr(name, full, limits, operands, dict(imm or {}), where=masked))
+    return made
+
+
+Dim = tuple[Num, int, int]
+"""Count, destination stride and source stride of an iteration dimension."""
+
+
+def _merged(dims: Sequence[Dim]) -> list[Dim]:
+    """Neighbours that continue each other at both ends as one dimension."""
+    out: list[Dim] = []
+    for n, dst, src in dims:
+        if out and isinstance(n, int) and out[-1][1:] == (dst * n, src * n):
+            before = out[-1][0]
+            many = before * n if isinstance(before, int) else tuple(b * n for b in before)
+            out[-1] = (many, dst, src)
+        else:
+            out.append((n, dst, src))
+    return out
+
+
+def _unrolled(
+    dims: Sequence[Dim], dst_at: list[int], src_at: list[int], where: int
+) -> Iterator[tuple[int, list[int], list[int], Sequence[Dim]]]:
+    """(cores, destination and source address by core, dimensions) of each instruction; the shortest
+    dimensions beyond MAX_DIMS are taken step by step."""
+    if len(dims) <= MAX_DIMS:
+        yield where, dst_at, src_at, dims
+        return
+    most = [n if isinstance(n, int) else max(n) for n, _, _ in dims]
+    at = most.index(min(most))
+    count, dst, src = dims[at]
+    cores = len(dst_at)
+    for i in range(most[at]):
+        left = [c for c in range(cores) if (count if isinstance(count, int) else count[c]) > i]
+        mask = sum(1 << c for c in left if not where or where >> c & 1)
+        if mask:
+            yield from _unrolled(
+                [*dims[:at], *dims[at + 1 :]], [a + i * dst for a in dst_at],
+                [a + i * src for a in src_at], 0 if mask == (1 << cores) - 1 else mask,
+            )  # fmt: skip

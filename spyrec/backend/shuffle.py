@@ -102,7 +102,9 @@ def _linear(
 
 def _crossing(counts: tuple[int, ...], side: Side) -> int | None:
     """The iteration dimension of largest step along the lanes, of those whose steps leave a group
-    unevenly; None when the address is linear."""
+    unevenly; None when the address is linear, as it always is where groups lie side by side."""
+    if side.steps[side.stick] == GROUP:
+        return None
     coefs = side.coefs[side.stick]
     moving = [(abs(c), i) for i, c in enumerate(coefs) if c % GROUP and counts[i] > 1]
     low = high = side.start[side.stick] % GROUP
@@ -114,17 +116,28 @@ def _crossing(counts: tuple[int, ...], side: Side) -> int | None:
 
 def _cut(counts: tuple[int, ...], side: Side, dim: int) -> list[tuple[int, int, int]]:
     """(count, first step, inner count or 0) parts of one iteration dimension: whole groups where
-    its step divides a group and nothing smaller reaches over, else one step at a time."""
+    its step divides a group and nothing smaller reaches over, else those that stay in one group
+    together and those that reach over its end one at a time."""
     coefs, n = side.coefs[side.stick], counts[dim]
     c = coefs[dim]
     at = side.start[side.stick] % GROUP
     others = [(k, m) for i, (k, m) in enumerate(zip(coefs, counts, strict=True)) if i != dim]
     small = sum(abs(k) * (m - 1) for k, m in others if k % GROUP)
-    if c < 0 or GROUP % c or at % c + small >= c:
-        return [(1, i, 0) for i in range(n)]
-    per = GROUP // c
     parts: list[tuple[int, int, int]] = []
     first = 0
+    if c < 0 or GROUP % c or at % c + small >= c:
+        reach = [k * (m - 1) for k, m in others if k % GROUP]
+        low, high = at + sum(r for r in reach if r < 0), at + sum(r for r in reach if r > 0)
+        while first < n:
+            group = (low + c * first) // GROUP
+            end = first
+            while end < n and group == (low + c * end) // GROUP == (high + c * end) // GROUP:
+                end += 1
+            end = max(end, first + 1)
+            parts.append((end - first, first, 0))
+            first = end
+        return parts
+    per = GROUP // c
     if at:
         first = min(n, (GROUP - at - 1) // c + 1)
         parts.append((first, 0, 0))

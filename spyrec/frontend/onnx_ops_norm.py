@@ -110,7 +110,8 @@ def _lp_norm(n: Node) -> Handle:
         raise Unsupported(f"its p is {p}")
     axis = n.axis("axis", -1, len(shape_of(x)))
     size = n.emit("reduce_l1" if p == 1 else "reduce_l2", x, axes=(axis,), keepdims=True)
-    return n.emit("div", x, size)
+    zero = n.emit("eq", size, n.const(0, x.type.dtype))  # such a line stays zero
+    return n.emit("div", x, n.emit("where", zero, n.const(1, x.type.dtype), size))
 
 
 NORM: Table = {
