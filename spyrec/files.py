@@ -8,6 +8,7 @@ import os
 import secrets
 import stat
 import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +25,7 @@ MAX_HEADER_BYTES = 1 << 16  # of one array in an .npz file
 
 DAMAGED = (
     zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, RuntimeError,
-    ValueError, LookupError, ArithmeticError, SyntaxError, TypeError,
+    ValueError, LookupError, ArithmeticError, SyntaxError, TypeError, tokenize.TokenError,
 )
 """What zipfile and numpy raise over an archive whose bytes are damaged, OSError aside."""
 
@@ -185,6 +186,8 @@ def _header(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> ArrayHeader | s
         return f"claims the shape {str(shape)[:80]}, which no array has"
     if dtype.hasobject:
         return "holds pickled Python objects, which are never loaded; store plain numbers"
+    if not dtype.itemsize:
+        return f"holds elements of type {dtype}, which take no bytes; store plain numbers"
     expected = dtype.itemsize
     for extent in shape:
         expected *= extent

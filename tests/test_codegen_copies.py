@@ -130,7 +130,7 @@ def test_copies_carry_out_a_piece(move: Move, data: st.DataObject) -> None:
         ((128,), 32, 1, 3),  # a head, whole groups, a tail
         ((32,), 1, 2, 1),  # every second lane of one group
         ((10,), 0, 72, 10),  # steps that divide no group: one by one
-        ((64,), 0, 3, 6),  # 22 of 3 lanes from 0 on, 21 from 2 on, 21 from 1 on
+        ((64,), 0, 3, 3),  # 22 steps of 3 lanes from 0 on, 21 from 2 on, 21 from 1 on
         ((10,), 0, 128, 1),  # steps of whole groups
     ],
 )
