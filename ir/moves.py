@@ -173,23 +173,34 @@ def tidy(piece: Piece) -> Piece:
 
 def _join(pieces: list[Piece]) -> list[Piece]:
     """Join pairs until none is left: those that continue each other before those that are alike."""
+    numbers = list(range(len(pieces)))  # each piece has its own, so that no pair is tried twice
+    apart: tuple[set[tuple[int, int]], set[tuple[int, int]]] = set(), set()
+    following = len(pieces)
     while True:
-        pair = _joinable(pieces, _continued) or _joinable(pieces, _repeated)
+        pair = _joinable(pieces, numbers, apart[0], _continued)
+        pair = pair or _joinable(pieces, numbers, apart[1], _repeated)
         if pair is None:
             return pieces
         i, j, joined = pair
         pieces = [*(p for k, p in enumerate(pieces) if k not in (i, j)), tidy(joined)]
+        numbers = [*(n for k, n in enumerate(numbers) if k not in (i, j)), following]
+        following += 1
 
 
 def _joinable(
-    pieces: Sequence[Piece], rule: Callable[[Piece, Piece], Piece | None]
+    pieces: Sequence[Piece], numbers: Sequence[int], apart: set[tuple[int, int]],
+    rule: Callable[[Piece, Piece], Piece | None],
 ) -> tuple[int, int, Piece] | None:
-    """The first pair that ``rule`` makes one piece of."""
+    """The first pair that ``rule`` makes one piece of; ``apart``: pairs of numbers of which it does
+    not, to which the others that were tried are added."""
     for i, j in combinations(range(len(pieces)), 2):
+        if (numbers[i], numbers[j]) in apart:
+            continue
         a, b = sorted((pieces[i], pieces[j]), key=lambda piece: piece.dst.offsets)
         joined = rule(a, b) if a.operand == b.operand else None
         if joined is not None:
             return i, j, joined
+        apart.add((numbers[i], numbers[j]))
     return None
 
 

@@ -7,9 +7,19 @@ from typing import Literal
 from spyrec.ir.core import Op, Value
 from spyrec.passes.attrs import whole_number
 from spyrec.passes.kernel import Map, spans
+from spyrec.passes.tiling import RANK
 from spyrec.sim.isa import Guard, Instr, Limit, Num, Operand
 
-from .address import base, border, limit, loop_strides, strides_along, tail, unit_of
+from .address import (
+    base,
+    border,
+    limit,
+    loop_strides,
+    strides_along,
+    tail,
+    unit_of,
+    with_tails,
+)
 from .places import Path, Place, Places
 from .streams import group_members
 from .tree import Body, Stmt
@@ -90,6 +100,7 @@ def transfer(
             counts.append(count)
             limits.append(short)
             dims.append(t)
+    limits = _in_other_tails(places, m, dims, counts, limits, path, RANK - (layout.bits > 16))
     guards: list[Guard] = []
     for t, row in enumerate(m):
         strides = [int(t == d) for d in dims]
@@ -116,6 +127,25 @@ def transfer(
     groups = place.buffer.groups if name == "load" else ()
     imm = {"cores": group_members(groups, places.ctx.cores)} if groups else {}
     return Instr(name, tuple(counts), tuple(limits), operands, imm, where=frame.active)
+
+
+def _in_other_tails(
+    places: Places, m: Map, dims: list[int], counts: list[Num], limits: list[Limit | None],
+    path: Path, room: int,
+) -> list[Limit | None]:
+    """The limits once dimensions of one step that are there to end early are taken out of ``dims``
+    and ``counts``, until ``room`` are left: another dimension ends with them."""
+    kept = list(limits)
+    ended = []
+    for i in reversed(range(len(dims))):
+        if len(dims) <= room:
+            break
+        if counts[i] == 1 and kept[i] is not None:
+            ended += [d for d, c in enumerate(m[dims[i]][1]) if c and d in path][:1]
+            del dims[i], counts[i], kept[i]
+    if not ended:
+        return kept
+    return list(with_tails(places.frame, ended, counts, kept, path, range(len(counts))))
 
 
 def _window_tail(
