@@ -211,27 +211,23 @@ def buffer_sticks(shape: tuple[int, ...], bits: int, stick: int) -> int:
     return Layout.stick(shape, bits, stick).sticks
 
 
-def tile_bytes(nest: Nest, tile: tuple[int, ...]) -> int:
+def tile_bytes(nest: Nest, tile: tuple[int, ...], lean: bool = False) -> int:
     """Scratchpad bytes of one kernel's tile buffers: streamed operands and stored results twice,
-    temporaries once.
+    temporaries once. ``lean``: what no loop changes once only, as the buffers really are; the usual
+    count leaves room for the next kernel's weights.
     """
+    looped = {d for d, (n, t) in enumerate(zip(nest.local, tile, strict=True)) if n > t}
     total = 0
-    for v, m in zip(nest.op.operands, nest.maps, strict=True):
-        if v.type.space != "lx" and v.type.size > 1:
+    ends = [*zip(nest.op.operands, nest.maps, strict=True)]
+    ends += zip(nest.op.results, nest.out_maps, strict=True)
+    for v, m in ends:
+        if v.type.space != "lx" and (v.type.size > 1 or v in nest.op.results):
             assert v.type.layout is not None
-            total += (
-                buffer_sticks(tile_shape(m, tile), v.type.dtype.bits, v.type.layout.stick_dim)
-                * 128
-                * 2
+            slots = 1 if lean and not any(spans(m, d) for d in looped) else 2
+            sticks = buffer_sticks(
+                tile_shape(m, tile), v.type.dtype.bits, v.type.layout.stick_dim
             )
-    for r, m in zip(nest.op.results, nest.out_maps, strict=True):
-        if r.type.space != "lx":
-            assert r.type.layout is not None
-            total += (
-                buffer_sticks(tile_shape(m, tile), r.type.dtype.bits, r.type.layout.stick_dim)
-                * 128
-                * 2
-            )
+            total += sticks * 128 * slots
     results = set(nest.op.regions[0].results)
     lanes = prod(
         -(-n // GROUP) * 128 if d == nest.stick else n
@@ -278,12 +274,16 @@ def move_buffers(op: Op, tile: tuple[int, ...]) -> list[tuple[str, int]]:
 
 def tile_contract(nest: Nest, budget: int, device: DeviceSpec) -> Tiled:
     """(tile, loops, why) of a matrix kernel that costs least; CapacityError when nothing fits."""
-    priced = sorted(
-        (contract_cost(nest, tile, loops, device), count, tile, loops)
-        for count, (tile, loops) in enumerate(_contract_candidates(nest, device))
-        if tile_bytes(nest, tile) <= budget
-    )
-    if not priced:
+    candidates = list(enumerate(_contract_candidates(nest, device)))
+    for lean in (False, True):
+        priced = sorted(
+            (contract_cost(nest, tile, loops, device), count, tile, loops)
+            for count, (tile, loops) in candidates
+            if tile_bytes(nest, tile, lean) <= budget
+        )
+        if priced:
+            break
+    else:
         raise CapacityError(
             f"tiling: no tile of {nest.name} "
             f"{dict(zip(nest.dim_names, nest.local, strict=True))} fits "
