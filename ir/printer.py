@@ -90,11 +90,6 @@ def output_line(module: Module, i: int) -> str:
     return f"output {''.join(map(quote, names))} = {''.join(value_text(v.name) for v in values)}"
 
 
-def print_attr(value: Attr) -> str:
-    """An attribute's text. Long arrays are elided."""
-    return _attr(value, _elided)
-
-
 def blobs(module: Module) -> dict[str, np.ndarray]:
     """The arrays that ``data="elide"`` leaves out, by digest: what the parser asks for."""
     found: dict[str, np.ndarray] = {}
