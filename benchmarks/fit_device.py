@@ -28,13 +28,14 @@ from spyrec.validate import CLASSES, build
 from spyrec.validate_rows import Row, case_of, read_rows
 
 Floats = npt.NDArray[np.float64]
-Values = tuple[int, ...]  # one for each of PARAMETERS
+Values = tuple[int, ...]  # one for each parameter that is searched
 
 PARAMETERS = (
-    "hbm.bytes_per_cycle", "hbm.core_bytes_per_cycle", "hbm.turnaround_cycles",
-    "hbm.latency_cycles", "hbm.request_cycles", "lx.port_bytes_per_cycle", "pt.fill_cycles",
-    "sfp.start_cycles", "sfp.lane_reduce_cycles", "sfp.shuffle_stick_cycles", "sfp.cycles.exp",
-    "sfp.cycles.div", "sfp.cycles.recip", "launch.start_cycles",
+    "hbm.far_cycles", "hbm.turnaround_cycles", "hbm.write_bytes_per_cycle",
+    "hbm.again_bytes_per_cycle", "hbm.side_bytes_per_cycle", "hbm.latency_cycles",
+    "hbm.request_cycles", "hbm.shared_run_cycles", "pt.fill_cycles", "sfp.lane_reduce_cycles",
+    "sfp.lane_spread_cycles", "sfp.switch_cycles", "sfp.start_cycles", "launch.start_cycles",
+    "hbm.bytes_per_cycle",
 )  # fmt: skip
 """What nobody publishes, or publishes only as inferred from kernel times. Clock, sizes and counts
 are known and stay."""
@@ -109,17 +110,18 @@ def log_ratios(device: DeviceSpec, programs: Sequence[Sample]) -> list[float]:
 @dataclass
 class Search:
     """Log ratios of all samples on every device tried so far; ``timed`` gives those of one.
-    ``groups``: the class of each sample."""
+    ``groups``: the class of each sample; ``names``: the parameters that are searched."""
 
     device: DeviceSpec
     groups: npt.NDArray[np.str_]
     timed: Callable[[DeviceSpec], Floats]
+    names: Sequence[str] = PARAMETERS
     memo: dict[Values, Floats] = field(default_factory=dict)
 
     def logs(self, values: Values) -> Floats:
         if values not in self.memo:
             device = self.device
-            for name, value in zip(PARAMETERS, values, strict=True):
+            for name, value in zip(self.names, values, strict=True):
                 device = with_value(device, name, value)
             self.memo[values] = self.timed(device)
         return self.memo[values]
@@ -133,11 +135,11 @@ class Search:
     def fit(self, use: npt.NDArray[np.bool_], rounds: int, say: Callable[[str], None]) -> Values:
         """Parameters one after the other, each set to what serves best, until a round changes
         nothing. Of equal ones the first stays."""
-        best = tuple(get(self.device, name) for name in PARAMETERS)
+        best = tuple(get(self.device, name) for name in self.names)
         loss = self.loss(best, use)
         for _ in range(rounds):
             before = best
-            for i, name in enumerate(PARAMETERS):
+            for i, name in enumerate(self.names):
                 for value in candidates(name, best[i]):
                     tried = (*best[:i], value, *best[i + 1 :])
                     if self.loss(tried, use) < loss - 1e-6:
@@ -173,7 +175,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--every", type=int, default=1, help="take every n-th row")
     parser.add_argument("--folds", type=int, default=5, help="parts of the shapes left out in turn")
+    parser.add_argument("--only", default="", help="the parameters to search, with commas between")
     args = parser.parse_args()
+    names = tuple(args.only.split(",")) if args.only else PARAMETERS
+    unknown = [name for name in names if name not in PARAMETERS]
+    if unknown:
+        parser.error(f"no parameter to fit is called {', '.join(unknown)}")
     device = load_device()
     rows = [r for r in read_rows(args.measurements) if r.stack == args.stack][:: args.every]
     found = samples(rows, device)
@@ -188,12 +195,12 @@ def main() -> None:
                 logs[half.start :: PROCESSES] = part
             return logs
 
-        search = Search(device, groups, timed)
+        search = Search(device, groups, timed, names)
         fitted = search.fit(np.ones(len(found), np.bool_), args.rounds, print)
         held_out = unseen(search, shapes, args.folds, args.rounds)
-    start = tuple(get(device, name) for name in PARAMETERS)
+    start = tuple(get(device, name) for name in names)
     print(f"\n{len(found)} rows, {len(np.unique(shapes))} shapes, {len(search.memo)} devices timed")
-    for name, old, new in zip(PARAMETERS, start, fitted, strict=True):
+    for name, old, new in zip(names, start, fitted, strict=True):
         print(f"{name} = {new}" + ("" if new == old else f"  (was {old})"))
     tables = [rms_by_group(x, groups) for x in (search.logs(start), search.logs(fitted), held_out)]
     print(f"\n{'RMS %':12}{'before':>8}{'fitted':>8}{'unseen':>8}")

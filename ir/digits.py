@@ -21,6 +21,10 @@ AXES: tuple[Axis, ...] = get_args(Axis)
 STICK_BITS = 1024
 COPY = -1
 """``dim`` of a core digit that counts copies: each of its cores holds the same elements."""
+SUM = -2
+"""``dim`` of a core digit that counts terms: each of its cores holds a term of the same elements,
+and the last is where their sum will be."""
+NAMED = {COPY: "copy", SUM: "sum"}
 
 
 class LayoutError(SpyrecError):
@@ -45,7 +49,7 @@ class Digit:
     grain: int = 0
 
     def __str__(self) -> str:
-        dim = "copy" if self.dim == COPY else str(self.dim)
+        dim = NAMED.get(self.dim, str(self.dim))
         uneven = f"+{self.long}x{self.grain}" if self.long or self.grain else ""
         return f"{dim}:{self.size}*{self.stride}{uneven} {self.axis}"
 
@@ -124,9 +128,10 @@ def _digit_fault(digit: Digit, rank: int) -> str:
     uneven = digit.long > 0
     if uneven != (digit.grain > 0) or (uneven and digit.axis in ("mem", "lane")):
         return "is uneven, which needs a core or loop digit with a grain and a long part"
-    if digit.dim == COPY:
+    if digit.dim in NAMED:
         wrong = digit.axis != "core" or digit.stride != 0 or uneven
-        return "counts copies, which needs an even core digit of stride 0" if wrong else ""
+        counts = "copies" if digit.dim == COPY else "terms"
+        return f"counts {counts}, which needs an even core digit of stride 0" if wrong else ""
     if not 0 <= digit.dim < rank:
         return f"is of no dimension of a shape of rank {rank}"
     return "has empty parts only" if digit.widest == 0 else ""
@@ -158,7 +163,7 @@ def split_points(extent: int, parts: int, grain: int = 1) -> list[tuple[int, int
 
 _NUMBER = r"\d{1,18}"
 _DIGIT = re.compile(
-    rf"(copy|\d{{1,4}}):({_NUMBER})\*({_NUMBER})(?:\+({_NUMBER})x({_NUMBER}))? (\w+)", re.ASCII
+    rf"(copy|sum|\d{{1,4}}):({_NUMBER})\*({_NUMBER})(?:\+({_NUMBER})x({_NUMBER}))? (\w+)", re.ASCII
 )
 
 
@@ -168,7 +173,8 @@ def parse_digit(text: str) -> Digit:
     axis = next((axis for axis in AXES if match_ and axis == match_[6]), None)
     if match_ is None or axis is None:
         raise ParseError(f"layout digit {text[:80]!r} is not of the form '0:32*2+3x1 core'")
-    dim = COPY if match_[1] == "copy" else int(match_[1])
+    named = {name: dim for dim, name in NAMED.items()}
+    dim = named[match_[1]] if match_[1] in named else int(match_[1])
     return Digit(
         dim, int(match_[2]), int(match_[3]), axis, int(match_[4] or 0), int(match_[5] or 0)
     )

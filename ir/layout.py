@@ -20,6 +20,7 @@ from .digits import (
     AXES,
     COPY,
     STICK_BITS,
+    SUM,
     Axis,
     Digit,
     Ints,
@@ -32,8 +33,8 @@ from .digits import (
 from .errors import ParseError
 
 __all__ = [
-    "AXES", "COPY", "GROUP", "LANE_STATES", "STICK_BITS", "Axis", "Box", "Digit", "LaneState",
-    "Layout", "LayoutError", "parse_layout", "split_points",
+    "AXES", "COPY", "GROUP", "LANE_STATES", "STICK_BITS", "SUM", "Axis", "Box", "Digit",
+    "LaneState", "Layout", "LayoutError", "parse_layout", "split_points",
 ]
 
 LaneState = Literal["undefined", "zero", "-inf", "+inf", "replicated"]
@@ -149,6 +150,11 @@ class Layout:
         return self._count("core")
 
     @property
+    def terms(self) -> int:
+        """Of how many cores' terms each element is the sum; 1 when the elements are there."""
+        return math.prod(g.size for g in self.digits if g.dim == SUM)
+
+    @property
     def loops(self) -> int:
         """How many loop trips the parts are cut into."""
         return self._count("loop")
@@ -166,7 +172,13 @@ class Layout:
     @property
     def group(self) -> int:
         """Elements along the stick dimension that stay together: 64, or a stick if longer."""
-        return max(GROUP, self.lanes)
+        return self.unit(self.stick_dim)
+
+    def unit(self, dim: int) -> int:
+        """Elements along a dimension that stay together: those in one stick, and at least 64 along
+        the stick dimension."""
+        lanes = math.prod(g.size for g in self.nest(dim, "lane"))
+        return max(GROUP, lanes) if dim == self.stick_dim else lanes
 
     @property
     def stick_dim(self) -> int:
@@ -190,7 +202,7 @@ class Layout:
         """Sticks from one coordinate along ``dim`` to the next; for the stick dimension from one
         group to the next. LayoutError when that differs by place or is less than a stick.
         """
-        unit = self.group if dim == self.stick_dim else 1
+        unit = self.unit(dim)
         outer = [k for k in self.nests[dim] if self.digits[k].stride >= unit]
         inner = [k for k in outer if self.digits[k].axis in ("mem", "lane")]
         lane = any(self.digits[k].axis == "lane" and self.digits[k].size > 1 for k in inner)
@@ -209,8 +221,15 @@ class Layout:
     # Ownership
 
     def box(self, core: int) -> Box:
-        """What ``core`` owns; all sizes are 0 when it owns nothing. LayoutError for a core that is
-        not one of ``cores``."""
+        """What ``core`` owns; all sizes are 0 when it owns nothing, as a core does that holds terms
+        of what another will own. LayoutError for a core that is not one of ``cores``."""
+        box = self.term_box(core)
+        sums = bool(self._last_terms(np.int64(core)))
+        return box if sums else tuple((start, 0) for start, _ in box)
+
+    def term_box(self, core: int) -> Box:
+        """What ``core`` holds elements or terms of; all sizes are 0 when it is nothing. LayoutError
+        for a core that is not one of ``cores``."""
         if not 0 <= core < self.cores:
             raise LayoutError(f"core {core} is not one of the {self.cores} of layout {self}")
         box = []
@@ -268,6 +287,26 @@ class Layout:
         rest = self.digits[len(cores) :]
         return replace(self, digits=(*cores, Digit(COPY, copies, 0, "core"), *rest))
 
+    def summed(self, terms: int) -> Layout:
+        """The same division with ``terms`` neighbouring cores holding a term of each part, of which
+        the last will own the sum."""
+        cores = tuple(g for g in self.digits if g.axis == "core")
+        rest = self.digits[len(cores) :]
+        return replace(self, digits=(*cores, Digit(SUM, terms, 0, "core"), *rest))
+
+    def complete(self) -> Layout:
+        """The layout of the sums, among the cores that own them."""
+        return replace(self, digits=tuple(g for g in self.digits if g.dim != SUM))
+
+    def _last_terms(self, core: Ints | np.int64) -> npt.NDArray[np.bool_]:
+        """Which of the core numbers are the last of those that hold terms of the same."""
+        counts = [k for k, g in enumerate(self.digits) if g.dim == SUM]
+        last = np.ones(np.shape(core), np.bool_)
+        for k in counts:
+            size = self.digits[k].size
+            last &= core // self._weights[k] % size == size - 1
+        return last
+
     def tiled(self, tiles: Mapping[int, int], loop_order: Sequence[int]) -> Layout:
         """Each core's part cut into loop trips of ``tiles[d]`` elements along each dimension of
         ``loop_order`` (outermost loop first); memory digits then describe the buffer of one trip.
@@ -302,7 +341,7 @@ class Layout:
     def _grain(self, dim: int, asked: int | None, what: str) -> int:
         if not 0 <= dim < len(self.shape):
             raise LayoutError(f"{dim} is not a dimension of shape {self.shape}")
-        atom = self.group if dim == self.stick_dim else 1
+        atom = self.unit(dim)
         grain = atom if asked is None else asked
         if grain < 1 or grain % atom:
             raise LayoutError(
@@ -314,7 +353,8 @@ class Layout:
     # Elements and slots
 
     def locate(self, coords: npt.ArrayLike) -> tuple[Ints, Ints, Ints, Ints]:
-        """``(core, loop, stick, lane)`` of each row of ``coords`` [n, rank]; of copies the first.
+        """``(core, loop, stick, lane)`` of each row of ``coords`` [n, rank]; of copies the first,
+        of terms the last, where the sum will be.
 
         LayoutError when a coordinate lies outside the shape.
         """
@@ -322,6 +362,9 @@ class Layout:
         if np.any(points < 0) or np.any(points >= np.array(self.shape)):
             raise LayoutError(f"layout {self}: a coordinate to locate lies outside the shape")
         number = {axis: np.zeros(len(points), dtype=np.int64) for axis in AXES}
+        for digit, weight in zip(self.digits, self._weights, strict=True):
+            if digit.dim == SUM:
+                number["core"] += (digit.size - 1) * weight
         for dim, nest in enumerate(self.nests):
             rest: Ints = points[:, dim]
             for k in nest:
@@ -341,7 +384,7 @@ class Layout:
         slot = (np.asarray(x, dtype=np.int64) for x in (core, loop, stick, lane))
         number = dict(zip(AXES, np.broadcast_arrays(*slot), strict=True))
         shape = number["core"].shape
-        alive = np.ones(shape, dtype=np.bool_)
+        alive = self._last_terms(number["core"])
         for axis in AXES:
             alive &= (number[axis] >= 0) & (number[axis] < self._count(axis))
         coords = np.empty((*shape, len(self.shape)), dtype=np.int64)
@@ -359,8 +402,8 @@ class Layout:
 
     def slice(self, box: Box) -> Layout:
         """The layout of the sub-tensor ``box`` as it lies in this one, its slots counted from where
-        the first element lives: for each x ``locate(start + x)`` is
-        ``locate(start) + slice(box).locate(x)`` in all four numbers.
+        the first element lives: for each x ``locate(start + x) - locate(start)`` is
+        ``slice(box).locate(x) - slice(box).locate(0)`` in all four numbers.
 
         LayoutError says why when there is none: the box is empty or outside, begins inside a part
         that it also leaves, or does not begin at the start of a stick.

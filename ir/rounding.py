@@ -31,7 +31,7 @@ class FloatFormat:
 FORMATS: dict[str, FloatFormat] = {
     "dl16": FloatFormat(9, -31, (1 + 1 / 512) * 2.0**-31, (1 + 510 / 512) * 2.0**32, np.nan),
     "bf16": FloatFormat(7, -126, 2.0**-133, (2 - 2.0**-7) * 2.0**127, np.inf),
-    "f8e4m3": FloatFormat(3, -6, 2.0**-9, 448.0, np.nan),
+    "f8e4m3": FloatFormat(3, -6, 2.0**-9, 448.0, 448.0),
 }
 
 
@@ -39,7 +39,8 @@ def round_to(array: Array, dtype: DType) -> Array:
     """The nearest values of ``dtype``, in the host array type ``dtype.numpy``.
 
     Float formats: ties go to the even fraction, the sign of zero is kept, and magnitudes that
-    round beyond the largest finite value become infinite (f16, bf16) or NaN (dl16, f8e4m3).
+    round beyond the largest finite value become infinite (f16, bf16) or NaN (dl16); f8e4m3 has no
+    infinity and saturates.
     In dl16 what lies below the smallest value goes to it or to zero, whichever is nearer.
     Integer formats: ties go to the even integer, what lies outside saturates, NaN becomes 0.
     """

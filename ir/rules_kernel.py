@@ -69,6 +69,9 @@ def plan_problems(op: Op, cores: object) -> Iterator[str]:
         if name in attrs and not _positive(attrs[name], n):
             yield f"expected {name} of {n} positive integers, got {attrs[name]!r}"
             return
+    if not _positive((attrs.get("buffers", 1),), 1):
+        yield f"expected buffers of 1 or more, got {attrs['buffers']!r}"
+        return
     if isinstance(cores, int) and prod(nest.parts) > cores:
         yield f"its parts {nest.parts} make {prod(nest.parts)}, the device has {cores} cores"
     divided = [d for d, p in enumerate(nest.parts) if p > 1]
@@ -77,8 +80,13 @@ def plan_problems(op: Op, cores: object) -> Iterator[str]:
         yield f"core_order {order!r} does not order the divided dimensions {divided}"
         return
     folded = [d for d in divided if d not in nest.parallel]
-    if folded:
+    if any(d != nest.k for d in folded):
         yield f"dimensions {folded} index no result, so they cannot be divided over cores"
+    elif folded and [d for d in order if d in divided][-1] != nest.k:
+        yield (
+            f"{nest.dim_names[nest.k]} is summed over, so the cores that divide it are neighbours: "
+            f"its digit is the last of core_order, got {order!r}"
+        )
     if "tile" in attrs:
         yield from _tile_problems(nest)
 
@@ -136,7 +144,7 @@ def _missing(op: Op, index: int, boxes: Sequence[Box]) -> Iterator[Found]:
         return
     v = op.operands[index]
     shape = v.type.static_shape or (1,)
-    for core, ranges in enumerate(nest.core_ranges):
+    for core, ranges in enumerate(nest.reading(index)):
         need = clip(window(nest.maps[index], ranges), shape)
         if all(n for _, n in need) and not (core < len(boxes) and _inside(need, boxes[core])):
             held = boxes[core] if core < len(boxes) else "nothing"
@@ -197,6 +205,7 @@ def _walk(
 def _tile_op_problems(
     op: Op, nest: Nest, inner: Op, path: tuple[int, ...], carried: bool
 ) -> Iterator[str]:
+    yield from _term_problems(nest, inner, carried)
     match inner.name:
         case "for":
             yield from _loop_problems(nest, (*path, _int(inner, "dim")), bool(inner.operands))
@@ -223,10 +232,30 @@ def _tile_op_problems(
                 yield f"the result varies along {_names(nest, late)}; store it inside their loops"
             if carried:
                 yield "a store stands in a loop that carries values, so it is not of final ones"
-        case "compute" | "init":
+        case "compute" | "init" | "psum":
             return
         case _:
             yield f"{inner.name} stands in a tile body; tensor ops stand only inside a compute"
+
+
+def _term_problems(nest: Nest, inner: Op, carried: bool) -> Iterator[str]:
+    """Where cores divide a summed dimension the matrix unit makes terms, which psum alone adds
+    up."""
+    matrix = inner.name == "compute" and inner.attrs.get("unit") == "pt"
+    made = [_terms(v) for v in inner.results]
+    if matrix and made != [nest.terms]:
+        yield f"{nest.terms} cores hold a term of the result, but its layout says {made[0]}"
+    if matrix or inner.name in ("for", "psum"):
+        if inner.name == "psum" and carried:
+            yield "a psum stands in a loop that carries values, so it is not of whole terms"
+        return
+    for v in inner.operands:
+        if _terms(v) > 1:
+            yield f"{_show(v)} is one of {_terms(v)} terms; only psum makes a sum of them"
+
+
+def _terms(v: Value) -> int:
+    return 1 if v.type.layout is None else v.type.layout.terms
 
 
 def _loop_problems(nest: Nest, path: tuple[int, ...], carries: bool) -> Iterator[str]:

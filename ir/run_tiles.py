@@ -30,8 +30,9 @@ def run_tiled(op: Op, arrays: Sequence[Array], observe: Observer | None = None) 
     SpyrecError when the body does not fit the kernel's maps and tiles.
     """
     kernel = _Kernel(op, arrays, observe)
-    for ranges in kernel.nest.core_ranges:
+    for core, ranges in enumerate(kernel.nest.core_ranges):
         if all(size for _, size in ranges):
+            kernel.place = core % kernel.nest.terms
             kernel.block(op.regions[0], {}, ranges)
     return [r.reshape(v.type.static_shape) for r, v in zip(kernel.results, op.results, strict=True)]
 
@@ -55,6 +56,8 @@ class _Kernel:
         self.observe = observe
         self.steps: dict[Op, list[_Step]] = {}
         self.fills: dict[Op, float] = {}
+        self.place = 0  # of the core among those that hold terms of the same results
+        self.passed_on: dict[Box, Array] = {}
 
     def block(self, block: Block, env: dict[Value, Array], here: Box) -> None:
         """Run tile ops on the ranges ``here`` of the kernel dimensions."""
@@ -66,11 +69,16 @@ class _Kernel:
                 case "init":
                     results = (_full(op.result.type, _number(op, "value")),)
                 case "compute":
-                    results = (self._compute(op, [env[v] for v in op.operands]),)
+                    results = (self._compute(op, [env[v] for v in op.operands], here),)
                 case "for":
                     results = self._for(op, env, here)
                 case "store":
                     self._store(op, env[op.operands[0]], here)
+                case "psum":
+                    total = self._psum(env[op.operands[0]], here)
+                    if total is None:
+                        return
+                    results = (total,)
                 case _:
                     raise SpyrecError(f"{op.name} cannot stand in a tiled kernel (from {op.loc})")
             env.update(zip(op.results, results, strict=True))
@@ -88,6 +96,17 @@ class _Kernel:
             carried = tuple(env[v] for v in region.results)
         return carried
 
+    def _psum(self, term: Array, here: Box) -> Array | None:
+        """The sum over the cores of a group, which come one after the other; None for all but the
+        last, which pass on what they have so far."""
+        key = tuple(here[d] for d in sorted(self.nest.parallel))
+        if self.place:
+            term = self.passed_on.pop(key) + term
+        if self.place == self.nest.terms - 1:
+            return term
+        self.passed_on[key] = term
+        return None
+
     def _load(self, op: Op, here: Box) -> Array:
         """Folded dimensions are filled up to the tile; parallel ones end where the range does."""
         index, nest = _index(op, "operand"), self.nest
@@ -102,7 +121,8 @@ class _Kernel:
                 f"load: the window of operand {index} is {[n for _, n in box]} here, its tile is "
                 f"{list(shape)}; load it inside the loops it varies with (from {nest.op.loc})"
             )
-        inside = clip(box, array.shape)
+        divided = window(nest.maps[index], here) if nest.terms > 1 else box  # the rest is others'
+        inside = clip(divided, array.shape)
         found = array[_slices(inside)]
         if found.shape == shape:
             return found
@@ -124,7 +144,7 @@ class _Kernel:
         result = self.results[index]
         result[_slices(box)] = tile[tuple(slice(0, size) for _, size in box)]
 
-    def _compute(self, op: Op, arrays: Sequence[Array]) -> Array:
+    def _compute(self, op: Op, arrays: Sequence[Array], here: Box) -> Array:
         region = op.regions[0]
         if op not in self.steps:
             self.steps[op] = [
@@ -135,12 +155,25 @@ class _Kernel:
             for v, a in zip(region.args, arrays, strict=True)
         }
         for step in self.steps[op]:
-            found = step.evaluate([env[v] for v in step.op.operands], step.types)
+            values = [env[v] for v in step.op.operands]
+            if self.nest.kind == "vec" and step.op.name == op.attrs.get("head"):
+                values = [self._inside(v, here) for v in values]
+            found = step.evaluate(values, step.types)
             results = tuple(conform(a, t) for a, t in zip(found, step.types, strict=True))
             env.update(zip(step.op.results, results, strict=True))
             if self.observe is not None:
                 self.observe(step.op, results)
         return conform(env[region.results[0]], op.result.type)
+
+
+    def _inside(self, tile: Array, here: Box) -> Array:
+        """What a reduction of a vector kernel folds: no more than the range has."""
+        lead = len(here) - tile.ndim
+        ends = (
+            slice(0, here[d][1]) if d in self.nest.summed else slice(None)
+            for d in range(lead, len(here))
+        )
+        return tile[tuple(ends)]
 
 
 def _slices(box: Box) -> tuple[slice, ...]:

@@ -1,9 +1,9 @@
 """The arithmetic of `kernel` ops: an affine nest of dimensions, cut over cores and into tiles.
 
 A kernel's attributes: ``name``, ``kind``, ``dims`` ((name, extent), ...), ``maps`` (one affine map
-per operand), ``out_maps`` (one per result); later ``parts``, ``core_order``, ``grains``, ``tile``,
-``loops``. An affine map is a tuple with one ``(offset, coefs)`` per tensor dimension, ``coefs``
-having one entry per kernel dimension.
+per operand), ``out_maps`` (one per result); later ``parts``, ``core_order``, ``grains``,
+``buffers``, ``tile``, ``loops``. An affine map is a tuple with one ``(offset, coefs)`` per tensor
+dimension, ``coefs`` having one entry per kernel dimension.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from math import prod
 
 from .core import Op
 from .layout import split_points
@@ -20,6 +21,7 @@ Map = tuple[Row, ...]
 Range = tuple[int, int]  # start, size
 Box = tuple[Range, ...]
 
+FACTORS = 2  # operands of a contract kernel that are multiplied; the others come in at the end
 GROUP = 64  # elements the vector unit and the matrix unit's columns handle together
 
 
@@ -105,6 +107,12 @@ class Nest:
         return self.op.attrs.get("loops", ())  # type: ignore[return-value]
 
     @cached_property
+    def buffers(self) -> int:
+        """Slots of the buffers that tiles stream through: with two one is filled while the other is
+        in use; with one the trips of a core do not overlap."""
+        return int(self.op.attrs.get("buffers", 2))  # type: ignore[arg-type]
+
+    @cached_property
     def cores(self) -> int:
         n = 1
         for p in self.parts:
@@ -116,13 +124,47 @@ class Nest:
         grains = self.op.attrs.get("grains")
         if grains:
             return int(grains[dim])  # type: ignore[index]
-        return GROUP if dim in (self.stick, self.k) else 1
+        groups = [r.type.layout.group for r in self.op.results if r.type.layout]
+        return max(self.step(dim), *groups) if dim == self.stick and groups else self.step(dim)
+
+    def step(self, dim: int) -> int:
+        """Elements of ``dim`` that an instruction takes at a time: groups of lanes of the results,
+        and of the matrix unit's first operand."""
+        layout = self.op.operands[0].type.layout if dim == self.k else None
+        return layout.group if layout else GROUP if dim in (self.stick, self.k) else 1
 
     @cached_property
     def core_ranges(self) -> tuple[Box, ...]:
         """For each core the (start, size) of every dimension."""
         grains = tuple(self.grain(d) for d in range(len(self.extents)))
         return _core_ranges(self.extents, self.parts, grains, self.core_order)
+
+    @property
+    def summed(self) -> frozenset[int]:
+        """Dimensions folded into an accumulator: their loops lie inside all others."""
+        if self.kind in ("move", "gather"):
+            return frozenset()
+        return frozenset(range(len(self.extents))) - self.parallel - self.whole
+
+    @cached_property
+    def terms(self) -> int:
+        """Neighbouring cores that hold a term of each result, the last of which gets the sum and
+        finishes it; 1 when no summed dimension is divided. Their digits are the fastest."""
+        return prod(self.parts[d] for d in self.summed)
+
+    @cached_property
+    def finishing(self) -> tuple[Box, ...]:
+        """``core_ranges`` of the cores that finish a result; empty on the others."""
+        idle = tuple((0, 0) for _ in self.extents)
+        last = self.terms - 1
+        return tuple(
+            ranges if core % self.terms == last else idle
+            for core, ranges in enumerate(self.core_ranges)
+        )
+
+    def reading(self, operand: int) -> tuple[Box, ...]:
+        """The ranges over which each core reads an operand: all multiply, some finish."""
+        return self.core_ranges if operand < FACTORS else self.finishing
 
     @cached_property
     def local(self) -> tuple[int, ...]:

@@ -12,17 +12,19 @@ import numpy as np
 
 from spyrec.ir.core import Module, Op, Value
 from spyrec.ir.layout import split_points
+from spyrec.ir.tiles import FACTORS
 from spyrec.sim.device import DeviceSpec
 
-from .kernel import GROUP, Box, Map, Nest, clip, memory_order, padded, rank1, spans, window
+from .kernel import GROUP, Box, Map, Nest, clip, padded, rank1, spans, window
 from .manager import Target
 from .pieces import pieces, source_boxes
-from .pins import pinned_core_order, pinned_cuts
+from .pins import Counts, pinned_core_order, pinned_cuts
+from .runs import STICK, sticks_and_run
 from .span import reaches
 
 FULL = 0.95  # of the cores a matrix kernel must occupy when it has a tile for each
-STICK = 128  # bytes
 INDEX_LANES = 32  # 32-bit indices of a stick
+WIN = 0.9  # of the time of the best cut without, in the matrix unit and in all: most of a K-split
 SHORTLIST = 48  # cuts priced in full, those with the least compute on the fullest core
 MOVE_SHORTLIST = 12  # a move's sources are found piece by piece, which takes longer
 MANY_PIECES = 16  # a move of more is cut by compute alone
@@ -92,25 +94,29 @@ class CoreAllocation:
     ) -> Op:
         nest = Nest(op)
         units, grains = divisions(nest)
-        compute = kernel_cycles(nest, target)
+        span = target.device.hbm.span_bytes
+        busy = busy_cycles(nest, grains, target.device)
 
-        def busy(parts: tuple[int, ...]) -> float:
-            return compute(
-                [largest_part(e, p, g) for e, p, g in zip(nest.extents, parts, grains, strict=True)]
+        def priced(cuts: Sequence[Counts]) -> list[tuple[tuple[float, ...], int, Counts]]:
+            return sorted(
+                (self._cost(nest, c, grains, busy(c), target, owners, constants), i, c)
+                for i, c in enumerate(cuts)
             )
 
-        cuts = sorted(pinned_cuts(nest, units, budget, factorisations), key=busy)
-        cuts = within_span(nest, cuts, grains, target.device.hbm.span_bytes)
+        whole = tuple(1 if d in nest.summed else u for d, u in enumerate(units))
+        cuts = sorted(pinned_cuts(nest, whole, budget, factorisations), key=busy)
+        cuts = within_span(nest, cuts, grains, span)
         if nest.kind == "contract" and output_tiles(nest, target) >= budget:
             cuts = [c for c in cuts if prod(c) >= FULL * budget] or cuts
         most = MOVE_SHORTLIST if nest.kind == "move" else SHORTLIST
-        near = [c for c in cuts if busy(c) <= 1.5 * busy(cuts[0])][:most]
-        priced = sorted(
-            (self._cost(nest, c, grains, compute, target, owners, constants), i, c)
-            for i, c in enumerate(near)
-        )
-        cost, _, chosen = priced[0]
-        rejected = tuple((c, float(other[0])) for other, _, c in priced[1:2])
+        found = priced([c for c in cuts if busy(c) <= 1.5 * busy(cuts[0])][:most])
+        cost, _, chosen = found[0]
+        worth = WIN * min(busy(chosen), cost[0])
+        if whole != units and least_split_cycles(nest, budget, target.device) < worth:
+            near = within_span(nest, split_cuts(nest, units, budget, busy, worth), grains, span)
+            found = [p for p in priced(near) if p[0][0] < WIN * cost[0]][:1] + found
+        cost, _, chosen = found[0]
+        rejected = tuple((c, float(other[0])) for other, _, c in found[1:2])
         order = core_order(nest, chosen)
         return op.with_attrs(
             parts=chosen, core_order=order, grains=grains, why_parts=(float(cost[0]), rejected)
@@ -121,17 +127,14 @@ class CoreAllocation:
         nest: Nest,
         parts: tuple[int, ...],
         grains: tuple[int, ...],
-        compute: Callable[[Sequence[int]], float],
+        busy: float,
         target: Target,
         owners: dict[Value, tuple[Box, ...]],
         constants: set[Value],
     ) -> tuple[float, ...]:
         device = target.device
-        local = tuple(
-            largest_part(e, p, g) for e, p, g in zip(nest.extents, parts, grains, strict=True)
-        )
-        busy = compute(local)
-        bus = ring = 0.0
+        local = largest_parts(nest, parts, grains)
+        bus = link = ring = 0.0
         cut = replace_parts(nest, parts, grains)
         for i, (v, m) in enumerate(zip(nest.op.operands, nest.maps, strict=True)):
             if nest.kind == "move":
@@ -144,14 +147,17 @@ class CoreAllocation:
                 continue
             if not m:
                 continue
-            copies = prod(p for d, p in enumerate(parts) if p > 1 and not spans(m, d))
-            distinct = prod(parts) / copies
+            readers = prod(parts) if i < FACTORS else prod(parts) // cut.terms
+            distinct = prod(p for d, p in enumerate(parts) if p > 1 and spans(m, d))
+            copies = readers // distinct
             if v in constants or v not in owners:
                 fetches = -(-copies // device.hbm.multicast_max)
-                bus += bus_cycles(v, m, local, device) * distinct * fetches
+                one = bus_cycles(v, m, local, device)
+                bus += one * distinct * fetches
+                link += one * device.hbm.bytes_per_cycle / device.hbm.core_bytes_per_cycle
             else:
-                ring += moved_bytes(cut, m, v, owners[v]) / device.ring.bytes_per_cycle
-        return max(busy, bus) + 0.5 * ring + 0.01 * (busy + bus), -prod(parts)
+                ring += moved_bytes(cut.reading(i), m, v, owners[v]) / device.ring.bytes_per_cycle
+        return max(busy, bus, link) + 0.5 * ring + 0.01 * (busy + bus), -prod(parts)
 
 
 def bus_cycles(v: Value, m: Map, local: Sequence[int], device: DeviceSpec) -> float:
@@ -161,22 +167,15 @@ def bus_cycles(v: Value, m: Map, local: Sequence[int], device: DeviceSpec) -> fl
     layout = v.type.layout
     assert layout is not None
     box = clip(window(m, [(0, n) for n in local]), rank1(v.type))
-    run = sticks = max(1, layout.bits // 16)
-    whole = True
-    for t in reversed(memory_order(layout)):
-        unit = GROUP if t == layout.stick_dim else 1
-        steps = -(-max(1, box[t][1]) // unit)
-        sticks *= steps
-        run *= steps if whole else 1
-        whole = whole and steps == -(-layout.shape[t] // unit)
+    sticks, run = sticks_and_run(layout, [n for _, n in box])
     ticks = device.hbm.bus_ticks(sticks * STICK, run * STICK)
     return ticks / device.hbm.bytes_per_cycle
 
 
-def moved_bytes(nest: Nest, m: Map, v: Value, owned: tuple[Box, ...]) -> float:
+def moved_bytes(ranges: Sequence[Box], m: Map, v: Value, owned: tuple[Box, ...]) -> float:
     """Bytes the core that lacks most of its share of ``v`` has to be sent."""
     shape = rank1(v.type)
-    return lacking_bytes(v, tuple(clip(window(m, r), shape) for r in nest.core_ranges), owned)
+    return lacking_bytes(v, tuple(clip(window(m, r), shape) for r in ranges), owned)
 
 
 def lacking_bytes(v: Value, needed: tuple[Box, ...], owned: tuple[Box, ...]) -> float:
@@ -232,22 +231,24 @@ def within_span(
     return legal or cuts
 
 
-def largest_part(extent: int, parts: int, grain: int) -> int:
-    return max(size for _, size in _points(extent, parts, grain))
+def largest_parts(nest: Nest, parts: Counts, grains: Counts) -> Counts:
+    """Extents of the largest part along each dimension."""
+    cut = zip(nest.extents, parts, grains, strict=True)
+    return tuple(largest_part(e, p, g) for e, p, g in cut)
 
 
 @lru_cache(maxsize=4096)
-def _points(extent: int, parts: int, grain: int) -> tuple[tuple[int, int], ...]:
-    return tuple(split_points(extent, parts, grain))
+def largest_part(extent: int, parts: int, grain: int) -> int:
+    return max(size for _, size in split_points(extent, parts, grain))
 
 
 def owned_boxes(nest: Nest, m: Map, shape: tuple[int, ...]) -> tuple[Box, ...]:
     """What each core produces of a result with map ``m``; a core that only repeats another's work
-    owns nothing.
+    owns nothing, nor does one that computes terms of what another finishes.
     """
     seen: set[Box] = set()
     out = []
-    for ranges in nest.core_ranges:
+    for ranges in nest.finishing:
         box = clip(window(m, ranges), shape)
         if any(s == 0 for _, s in box) or box in seen:
             box = tuple((0, 0) for _ in shape)
@@ -275,38 +276,62 @@ def factorisations(units: tuple[int, ...], budget: int) -> Iterator[tuple[int, .
             yield parts
 
 
+def split_cuts(
+    nest: Nest, units: Counts, budget: int, busy: Callable[[Counts], float], most: float
+) -> list[Counts]:
+    """K-splits in which the fullest core works less than ``most`` cycles, the shortest ones
+    first."""
+    cuts = pinned_cuts(nest, units, budget, factorisations)
+    split = [c for c in cuts if any(c[d] > 1 for d in nest.summed) and busy(c) < most]
+    return sorted(split, key=busy)[:SHORTLIST]
+
+
 def output_tiles(nest: Nest, target: Target) -> int:
     """Tiles of work of a matrix kernel: passes of rows times groups of columns."""
     rows = prod(e for d, e in enumerate(nest.extents) if d in nest.parallel and d != nest.stick)
     return -(-rows // target.device.pt.rows) * -(-nest.extents[nest.stick] // GROUP)
 
 
-def kernel_cycles(nest: Nest, target: Target) -> Callable[[Sequence[int]], float]:
-    """Busy cycles of the fullest core as a function of its local extents."""
-    device = target.device
-    if nest.kind == "contract":
-        rows = [d for d in nest.parallel if d != nest.stick]
-        taps = [d for d in range(len(nest.extents)) if d not in nest.parallel and d != nest.k]
-        k_extent = nest.extents[nest.k]
-        k_cost = (
-            prod(nest.extents[d] for d in taps)
-            * -(-k_extent // device.pt.k_step)
-            * device.pt.k_step
-        )
+def busy_cycles(
+    nest: Nest, grains: Counts, device: DeviceSpec
+) -> Callable[[Counts], float]:
+    """Busy cycles of the fullest core as a function of the parts; in a K-split with the cycles in
+    which its group adds up."""
+    if nest.kind != "contract":
+        steps = max(2, len(nest.op.regions[0].ops))
 
-        def contract(local: Sequence[int]) -> float:
-            m = prod(local[d] for d in rows)
-            n = -(-local[nest.stick] // GROUP) * GROUP
-            return -(-m // device.pt.rows) * device.pt.rows * n * k_cost / device.pt.macs_per_cycle
+        def vector(parts: Counts) -> float:
+            local = largest_parts(nest, parts, grains)
+            groups = prod(-(-n // GROUP) if d == nest.stick else n for d, n in enumerate(local))
+            return groups * steps / device.sfp.groups_per_cycle
 
-        return contract
-    steps = max(2, len(nest.op.regions[0].ops))
+        return vector
+    rows = [d for d in nest.parallel if d != nest.stick]
+    pt = device.pt
 
-    def vector(local: Sequence[int]) -> float:
-        groups = prod(-(-n // GROUP) if d == nest.stick else n for d, n in enumerate(local))
-        return groups * steps / device.sfp.groups_per_cycle
+    def contract(parts: Counts) -> float:
+        local = largest_parts(nest, parts, grains)
+        m = prod(local[d] for d in rows)
+        groups = -(-local[nest.stick] // GROUP)
+        terms = prod(parts[d] for d in nest.summed)
+        rate = pt.macs_per_cycle if terms == 1 else pt.ksplit_macs_per_cycle
+        work = padded(m, pt.rows) * groups * GROUP * inner_steps(nest, local, pt.k_step) / rate
+        nbytes = m * groups * device.lx.group_bytes("f32")
+        return work + (terms - 1) * device.ring.psum_cycles(nbytes, device.clock_mhz)
 
-    return vector
+    return contract
+
+
+def inner_steps(nest: Nest, local: Sequence[int], k_step: int) -> int:
+    """Multiply-accumulates for one element of a result: taps times inner elements, rounded up."""
+    return prod(padded(local[d], k_step if d == nest.k else 1) for d in nest.summed)
+
+
+def least_split_cycles(nest: Nest, cores: int, device: DeviceSpec) -> float:
+    """What no K-split of a matrix kernel is faster than."""
+    inner = inner_steps(nest, nest.extents, 1)
+    outputs = prod(nest.extents[d] for d in nest.parallel)
+    return outputs * inner / (cores * device.pt.ksplit_macs_per_cycle)
 
 
 def divisions(nest: Nest) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -318,6 +343,8 @@ def divisions(nest: Nest) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if nest.kind == "gather":
         return gather_units(nest)
     free = nest.parallel - nest.whole
+    if nest.kind == "contract":
+        free |= {nest.k}
     grains = tuple(nest.grain(d) for d in range(len(nest.extents)))
     units = (
         -(-e // g) if d in free else 1

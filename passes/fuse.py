@@ -159,7 +159,7 @@ class _KernelBuilder:
             case _:
                 n = len(group.full)
                 dims = tuple((f"d{i}", e) for i, e in enumerate(group.full))
-                self._emit(group, dims, (), tuple(sorted(group.whole)) if group.whole else (), n)
+                self._emit(group, dims, (), self._whole(group), n)
 
     def _emit(
         self,
@@ -182,6 +182,17 @@ class _KernelBuilder:
         maps = (*head, *(identity_map(rank1(v.type), full, len(dims)) for v in shared))
         out_maps = tuple(identity_map(rank1(r.type), full, len(dims)) for r in results)
         self._kernel(group.kind, group.ops, fixed, shared, results, dims, maps, out_maps, whole)
+
+    def _whole(self, group: Group) -> tuple[int, ...]:
+        """Axes that a tile holds whole: those it reduces over, unless the kernel reduces once and
+        has no result along them. Such a kernel can fold tile by tile."""
+        shapes = [
+            (1,) * (len(group.full) - r.type.rank) + r.type.static_shape
+            for op in group.ops for r in op.results if self._escapes(r, group)
+        ]  # fmt: skip
+        once = sum(op.name in REDUCTIONS for op in group.ops) == 1
+        gone = all(shape[d] == 1 for shape in shapes for d in group.whole)
+        return () if once and gone else tuple(sorted(group.whole))
 
     def _escapes(self, value: Value, group: Group) -> bool:
         return value in self.outputs or any(u not in group.ops for u, _ in self.uses.get(value, []))
@@ -243,14 +254,14 @@ class _KernelBuilder:
 
     def _move(self, op: Op) -> None:
         spec = as_move(op)
+        source = tuple(dict.fromkeys(op.operands))
         specs: tuple[MoveSpec, ...]
         if spec is None:
             specs = reshape_via_flat(
                 op.operands[0].type.static_shape, op.results[0].type.static_shape
             )
         else:
-            specs = (spec,)
-        source = op.operands
+            specs = (_read_once(spec, [source.index(v) for v in op.operands]),)
         for i, spec in enumerate(specs):
             last = i == len(specs) - 1
             type_ = op.results[0].type if last else TensorType(spec.shape, op.results[0].type.dtype)
@@ -270,6 +281,13 @@ class _KernelBuilder:
             out_map = identity_map(rank1(type_), rank1(type_), len(dims))
             self._kernel("move", [move], source, (), (result,), dims, maps, (out_map,))
             source = (result,)
+
+
+def _read_once(spec: MoveSpec, numbers: Sequence[int]) -> MoveSpec:
+    """The move with operand k, which may be the same tensor as another, called ``numbers[k]``."""
+    shapes = dict(zip(numbers, spec.operands, strict=True))
+    named = tuple(replace(p, operand=numbers[p.operand]) for p in spec.pieces)
+    return MoveSpec(spec.shape, spec.fill, named, tuple(shapes.values()))
 
 
 def _title(ops: list[Op]) -> str:

@@ -81,8 +81,8 @@ def region(
 
 
 def _working_attrs(op: Op) -> Mapping[str, Attr]:
-    if op.name != "cast":
-        return MappingProxyType(dict(op.attrs))
+    if "to" not in op.attrs:
+        return op.attrs
     return MappingProxyType({**op.attrs, "to": working(op.result.type).dtype})
 
 

@@ -19,6 +19,7 @@ from spyrec.ir.types import DTYPES, DType
 from .bounds import bounds
 from .emit import Array, Emit, Facts
 from .manager import Numerics, Target
+from .narrow import narrow_factors
 from .primitives import is_primitive
 from .sensitive import before_logarithms
 
@@ -35,9 +36,12 @@ EXACT_SUM = 1 << 24  # fp32 holds all whole numbers up to here
 
 @dataclass(frozen=True)
 class LegalizeDtypes:
-    """Floats become the target's format, integers i32; bool stays. Model inputs and outputs keep
-    their names; their host types are noted in the module attribute ``host_types`` as
-    ``((name, dtype name), ...)``, inputs first.
+    """Floats become the target's format, integers i32; bool stays. What only the matrix unit reads
+    is kept in 8 or 4 bits when it is fp8, or a constant of which that loses nothing (see
+    ``narrow``): products are exact, sums fp32. Other fp8 tensors are kept in the wider format, not
+    rounded to theirs. Model inputs and outputs keep their names; their
+    host types are noted in the module attribute ``host_types`` as ``((name, dtype name), ...)``,
+    inputs first.
 
     Float constants are rounded; what lies beyond the 16-bit format (infinities too: the card has
     none) becomes its largest finite value, and a scalar that would round to zero its smallest
@@ -122,6 +126,7 @@ class _Legalizer:
         self.float = float_
         self.exact_scalars = exact_scalars and float_.bits == 16
         self.exact = exact
+        self.narrow = narrow_factors(module)
         self.constants = {op.result: op for op in module.body.ops if op.name == "constant"}
         self.makers = {r: op for op in module.body.ops for r in op.results}
         self.typed: dict[tuple[Value, DType], Value] = {}
@@ -141,6 +146,8 @@ class _Legalizer:
         return replace(self.module, body=Block(args, tuple(self.builder.ops), results))
 
     def device_type(self, v: Value) -> DType:
+        if v in self.narrow:
+            return self.narrow[v]
         if v.type.dtype.kind == "float":
             return F32 if v in self.exact else self.float
         return {"int": I32, "bool": v.type.dtype}[v.type.dtype.kind]
@@ -149,8 +156,12 @@ class _Legalizer:
         match op.name:
             case "constant":
                 return self.constant(op)
+            case "cast" if op.operands[0] in self.narrow:
+                return self.mapped[op.operands[0]]  # its readers take it as it is
             case "cast":
                 return self.cast(op, self.mapped[op.operands[0]])
+            case "matmul" if any(self.mapped[v].type.dtype.bits < 16 for v in op.operands):
+                return self.narrow_product(op)
             case "log" if op.operands[0] in self.exact:
                 log = self.emit(op, "log", [self.mapped[op.operands[0]]], {})
                 return self.emit(op, "cast", [log], {"to": self.device_type(op.result)})
@@ -159,6 +170,15 @@ class _Legalizer:
         kind = F32 if op.result in self.exact else self.float
         operands = [self.read(v, kind) for v in op.operands]
         return self.emit(op, op.name, operands, dict(op.attrs))
+
+    def narrow_product(self, op: Op) -> Value:
+        """Factors of 8 and 4 bits are multiplied as they are, each product exact."""
+        to = self.device_type(op.result)
+        factors = (
+            here if (here := self.mapped[v]).type.dtype.bits < 16 else self.read(v, to)
+            for v in op.operands
+        )
+        return self.emit(op, "matmul", tuple(factors), {"to": to})
 
     def whole_product(self, op: Op) -> Value:
         """Integers go through the matrix unit as fp32, which holds the factors exactly."""
@@ -209,7 +229,7 @@ class _Legalizer:
         assert isinstance(array, np.ndarray)
         if dtype.kind == "int":
             _check_range(op, array)
-        if dtype.kind == "float" and self.exact_scalars and array.size == 1:
+        if dtype == self.float and self.exact_scalars and array.size == 1:
             exact = np.asarray(within(array, self.float), np.float32)
             wide = self.add_constant(op, exact, F32)
             return self.emit(op, "cast", [wide], {"to": self.float})

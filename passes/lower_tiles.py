@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import ClassVar
 
+from spyrec.ir.arrange import resized
 from spyrec.ir.core import Attr, Block, Builder, Module, Op, Value, names
 from spyrec.ir.layout import Layout
 from spyrec.ir.ops import infer
@@ -14,9 +15,10 @@ from spyrec.ir.ops.tile import F32, working
 from spyrec.ir.tiles import tile_shape
 from spyrec.ir.types import TensorType
 
-from .kernel import Map, Nest, memory_order, rank1, spans
+from .kernel import Map, Nest, rank1, spans
 from .manager import Target
 from .primitives import REDUCTIONS
+from .rooms import taken_rooms
 from .stages import Stage, reused, stages
 
 IDENTITY = {
@@ -130,6 +132,8 @@ class _Lowering:
         self.region = op.regions[0]
         self.names = names_
         self.stages = stages(self.region, self._immediates(constants))
+        self.head = self._head()
+        self.taken = taken_rooms(self.nest, self.stages)
         self.loops = self.nest.loops
         self.folded = [
             d for d in self.loops if d not in self.nest.parallel and d not in self.nest.whole
@@ -150,27 +154,34 @@ class _Lowering:
         pairs = zip(self.region.args, self.op.operands, strict=True)
         return {a for a, v in pairs if v in constants and v.type.size == 1}
 
+    def _head(self) -> Stage | None:
+        """The stage that folds: the first of a matrix or window kernel, the one reduction of a
+        vector kernel that holds no dimension whole."""
+        if self.nest.kind == "vec":
+            heads = [s for s in self.stages if s.head is not None]
+            return heads[0] if heads and not self.nest.whole else None
+        return self.stages[0] if self.stages and self.stages[0].head is not None else None
+
     def _value_maps(self) -> dict[Value, Map]:
         return dict(zip(self.region.args, self.nest.maps, strict=True)) | dict(
             zip(self.region.results, self.nest.out_maps, strict=True)
         )
 
     def run(self) -> Op:
-        head = (
-            self.stages[0]
-            if self.stages and self.stages[0].head is not None and self.nest.kind != "vec"
-            else None
-        )
-        rest = self.stages[1:] if head is not None else self.stages
+        head = self.head
+        first = self.stages.index(head) if head is not None else 0
+        before, rest = self.stages[:first], self.stages[first + (head is not None) :]
+        inside = [stage for stage in before if self._spans_folded(stage.result)]
+        after = [self._made(stage) for stage in before if stage not in inside]
         if head is not None:
-            for v in head.inputs:
-                self._load(v, fill=IDENTITY[head.head.name])  # type: ignore[union-attr]
-        block = self._inner(head) if head is not None else None
-        after: list[Op] = list(block) if block else []
+            after += self._inner(head, inside)
+        split = head is not None and self.nest.terms > 1
+        if head is not None and split:
+            after.append(self._psum(head))
         for stage in rest:
             for v in stage.inputs:
-                if v in self.region.args:
-                    self._load(v, fill=0.0, limit=len(self.outer))
+                if v in self.region.args:  # in a K-split only those who finish need them
+                    self._load(v, 0.0, self.outer, after if split else None)
             after.append(self._compute(stage, None))
         for stage in self.stages:
             if stage.result in self.region.results and self._wide(stage):
@@ -182,22 +193,24 @@ class _Lowering:
         region = Block(tuple(self.sources.values()), tuple(body), ())
         return replace(self.op.with_attrs(tiled=True), regions=(region,))
 
-    def _load(self, v: Value, fill: float, limit: int | None = None) -> None:
-        """Fetch an operand at the depth of the innermost loop it varies with."""
+    def _load(
+        self, v: Value, fill: float, order: Sequence[int], into: list[Op] | None = None
+    ) -> None:
+        """Fetch an operand, at the depth of the innermost loop of ``order`` that it varies with
+        unless ``into`` says where."""
         if v in self.tile_of:
             return
         m = self.maps[v]
-        order = self.loops if limit is None else self.outer
         depth = max((i + 1 for i, d in enumerate(order) if spans(m, d)), default=0)
         shape = tile_shape(m, self.nest.tile)
         outside = self.op.operands[self.region.args.index(v)].type.layout
         assert outside is not None
         source = self.sources[v]
         kind = source.type.dtype
-        layout = Layout.stick(shape, kind.bits, outside.stick_dim, memory_order(outside))
+        layout = resized(outside, shape)
         tile = self.names.value(f"{v.name}_tile", TensorType(shape, kind, layout, "lx"))
         index = self.region.args.index(v)
-        self.at[depth].append(
+        (self.at[depth] if into is None else into).append(
             Op(
                 "load",
                 (source,),
@@ -209,19 +222,34 @@ class _Lowering:
         )
         self.tile_of[v] = tile
 
-    def _inner(self, head: Stage) -> list[Op]:
-        """The folded part: loops that carry the accumulator, or one instruction when nothing is
-        looped."""
-        if not self.folded:
-            return [self._compute(head, None)]
+    def _made(self, stage: Stage, fill: float = 0.0, carried: Value | None = None) -> Op:
+        """The instruction of the folding stage, or of one that it reads; its operands are loaded
+        where they vary."""
+        for v in stage.inputs:
+            if v in self.region.args:
+                self._load(v, fill, self.loops)
+        return self._compute(stage, carried)
+
+    def _spans_folded(self, v: Value) -> bool:
+        """Does a value of a vector kernel vary along a dimension that is folded in a loop?"""
+        full = rank1(v.type)
+        lead = self._rank() - len(full)
+        return any(d >= lead and full[d - lead] > 1 for d in self.folded)
+
+    def _inner(self, head: Stage, inside: Sequence[Stage]) -> list[Op]:
+        """The folded part, after the stages ``inside`` that it reads: loops that carry the
+        accumulator, or one instruction when nothing is looped."""
         assert head.head is not None
+        fill = IDENTITY[head.head.name]
+        made = [self._made(stage) for stage in inside]
+        if not self.folded:
+            return [*made, self._made(head, fill)]
         type_ = self._tile_type(head)
         carried = self.names.value("acc", type_)
-        value = IDENTITY[head.head.name]
         first = self.names.value("init", type_)
-        init = Op("init", (), (first,), MappingProxyType({"value": value}), (), self.op.loc)
-        step = self._compute(head, carried)
-        ops: list[Op] = [step]
+        init = Op("init", (), (first,), MappingProxyType({"value": fill}), (), self.op.loc)
+        step = self._made(head, fill, carried)
+        ops: list[Op] = [*made, step]
         inner = step.result
         n = len(self.outer)
         for i in range(len(self.folded) - 1, -1, -1):
@@ -242,13 +270,22 @@ class _Lowering:
         self.tile_of[head.result] = inner
         return [init, *ops]
 
+    def _psum(self, head: Stage) -> Op:
+        """Add up the terms of the cores that divide a summed dimension; the last goes on alone."""
+        terms = self.tile_of[head.result]
+        layout = terms.type.layout
+        assert layout is not None
+        tile = self.names.value("sum", terms.type.with_(layout=layout.complete()))
+        self.tile_of[head.result] = tile
+        return Op("psum", (terms,), (tile,), MappingProxyType({}), (), self.op.loc)
+
     def _wide(self, stage: Stage) -> bool:
         """Is the stage's tile kept in fp32, and rounded apart if it is a result?"""
         if stage.head is None:
             return False
-        first = self.nest.kind != "vec" and stage is self.stages[0]
-        if first and self._accumulates():
+        if stage is self.head and self._accumulates():
             return True
+        first = self.nest.kind != "vec" and stage is self.head
         kept = self.type_of.get(stage.result)
         if kept is None:
             return not first
@@ -284,10 +321,20 @@ class _Lowering:
         lead = self._rank() - len(full)
         shape = tile_shape(m, self.nest.tile) if m is not None else self._part(full)
         kind = self.type_of.get(v, v.type).dtype
-        if self._wide(stage) and not drained and kind.kind == "float":
+        if v in self.taken:
+            kind = self.tile_of[self.taken[v]].type.dtype
+        elif self._wide(stage) and not drained and kind.kind == "float":
             kind = F32
         stick = max(0, self.nest.stick - lead)
-        return _laid(TensorType(shape, kind), stick if stick < len(shape) else len(shape) - 1)
+        home = self.type_of[v].layout if v in self.type_of else None
+        if home is not None and kind == self.type_of[v].dtype:
+            laid = TensorType(shape, kind, resized(home, shape), "lx")
+        else:
+            laid = _laid(TensorType(shape, kind), stick if stick < len(shape) else len(shape) - 1)
+        if self.nest.terms > 1 and stage is self.stages[0] and not drained:
+            assert laid.layout is not None
+            return laid.with_(layout=laid.layout.summed(self.nest.terms))
+        return laid
 
     def _rank(self) -> int:
         return max(len(m) for m in self.nest.out_maps)
@@ -333,6 +380,8 @@ class _Lowering:
         attrs2: dict[str, Attr] = {"unit": unit}
         if stage.head is not None:
             attrs2["head"] = stage.head.name
+        if stage.result in self.taken:
+            attrs2["room"] = stage.inputs.index(self.taken[stage.result])
         self.tile_of.setdefault(stage.result, result)
         return Op(
             "compute",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import product
 from math import prod
 
@@ -23,6 +24,18 @@ def pieces(op: Op) -> tuple[Piece, ...]:
         only: Map = ((0, (0,) * len(counts)),)
         found.append(Piece(operand, counts, AffineMap(src or only), AffineMap(dst or only)))
     return tuple(found)
+
+
+def repeats(op: Op, operands: Collection[int]) -> dict[Piece, tuple[Piece, ...]]:
+    """The pieces of a divided move that read one of ``operands``, each with the others that write
+    the same elements elsewhere: one reading serves all, as each core writes all of its part."""
+    alike: dict[object, list[Piece]] = {}
+    ranges = Nest(op).core_ranges
+    for p in pieces(op):
+        if p.operand in operands:
+            mine = tuple(tuple(clip_piece(p, box)) for box in ranges)
+            alike.setdefault((p.operand, p.counts, p.src, mine), []).append(p)
+    return {first: tuple(others) for first, *others in alike.values() if others}
 
 
 def leaves_gaps(op: Op) -> bool:
@@ -126,7 +139,7 @@ def needs(op: Op, operand: int) -> tuple[Box, ...]:
         ]
         return tuple(b if b is not None else empty for b in boxes)
     out = []
-    for ranges in nest.core_ranges:
+    for ranges in nest.reading(operand):
         box = clip(window(nest.maps[operand], ranges), shape)
         out.append(box if all(s for _, s in box) else empty)
     return tuple(out)

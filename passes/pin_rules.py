@@ -13,7 +13,7 @@ from spyrec.sim.device import DeviceSpec
 from .allocate import divisions
 from .groups import is_depthwise
 from .kernel import GROUP, Nest, rank1, spans
-from .pins import FREE, Counts, pinned, summed
+from .pins import FREE, Counts, pinned
 from .plan import KernelPins, TensorPins
 from .residency import readable
 from .sticks import contract_sticks, region_head, result_stick, usable_stick
@@ -119,6 +119,12 @@ def kernel_problems(op: Op, pins: KernelPins, cores: int) -> Iterator[str]:
             if dim not in nest.dim_names:
                 yield f"{where}, {what}: there is no dimension {dim}; {listed(dim, nest.dim_names)}"
     yield from (f"{where}, parts: {p}" for p in _parts_problems(nest, pins.parts, cores))
+    late = [n for n in (pins.core_order or ())[:-1] if n in nest.dim_names]
+    if any(nest.dim_names.index(n) in nest.summed and pins.parts.get(n, 1) > 1 for n in late):
+        yield (
+            f"{where}, core_order: {nest.dim_names[nest.k]} is summed over, so the cores that "
+            "divide it are neighbours; put it last"
+        )
     yield from (f"{where}, loops: {p}" for p in _loop_problems(nest, pins.loops or ()))
 
 
@@ -135,7 +141,7 @@ def _parts_problems(nest: Nest, parts: Mapping[str, int], cores: int) -> Iterato
             continue
         if d in nest.whole:
             yield f"{name} is folded and used again in one tile, so it stays whole; got {n} parts"
-        elif d not in nest.parallel and not movable:
+        elif d not in nest.parallel and d != nest.k and not movable:
             yield f"{name} is summed over, so it is not divided among cores; got {n} parts"
         elif n > units[d]:
             unit = f" in steps of {grains[d]}" if grains[d] > 1 else ""
@@ -150,17 +156,17 @@ def _loop_problems(nest: Nest, loops: Sequence[str]) -> Iterator[str]:
     still = [nest.dim_names[d] for d in dims if d in nest.whole | taps(nest)]
     if still:
         yield f"{', '.join(still)} is whole in each tile and has no loop"
-    inside = [d in summed(nest) for d in dims]
+    inside = [d in nest.summed for d in dims]
     if inside != sorted(inside):
-        names = ", ".join(nest.dim_names[d] for d in dims if d in summed(nest))
+        names = ", ".join(nest.dim_names[d] for d in dims if d in nest.summed)
         yield f"{names} is summed over, so its loop stands inside the others; put it last"
 
 
 def taps(nest: Nest) -> frozenset[int]:
     """Positions of a window, which one tile always holds all of."""
     if nest.kind == "contract":
-        return summed(nest) - {nest.k}
-    return summed(nest) if region_head(nest.op).attrs.get("strides") else frozenset()
+        return nest.summed - {nest.k}
+    return nest.summed if region_head(nest.op).attrs.get("strides") else frozenset()
 
 
 def tile_problems(op: Op, device: DeviceSpec, budget: int) -> Iterator[str]:
@@ -179,11 +185,11 @@ def tile_problems(op: Op, device: DeviceSpec, budget: int) -> Iterator[str]:
     least = _least_tile(nest, pins)
     if nest.kind == "contract":
         rows = prod(least[d] for d in nest.parallel - {nest.stick})
-        groups, most = -(-least[nest.stick] // GROUP) * rows, device.pt.acc_groups // 2
+        groups, most = -(-least[nest.stick] // GROUP) * rows, device.pt.acc_groups
         if groups > most:
             yield (
                 f"kernel {nest.name}, tile: {rows} rows of {least[nest.stick]} columns take "
-                f"{groups} accumulator groups, half of the device's are {most}"
+                f"{groups} accumulator groups, the device has {most}"
             )
     if nest.kind == "gather":
         return

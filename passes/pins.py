@@ -28,20 +28,20 @@ def pinned_cuts(
 
 
 def pinned_core_order(nest: Nest, dims: Sequence[int]) -> Counts:
-    """Divided dimensions in the pinned order; those it does not name come first."""
-    return tuple(sorted(dims, key=_place(nest, "pin_order")))
+    """Divided dimensions in the pinned order; those it does not name come first, one that is summed
+    over last: the cores that add up a result are neighbours."""
+    place = _place(nest, "pin_order")
+    return tuple(sorted(dims, key=lambda d: (d in nest.summed, place(d))))
 
 
 def pinned_loops(nest: Nest, dims: Sequence[int]) -> Counts:
     """Looped dimensions in the pinned order; those it does not name come first, those that are
     summed over last."""
     place = _place(nest, "pin_loops")
-    return tuple(sorted(dims, key=lambda d: (d in summed(nest), place(d))))
+    return tuple(sorted(dims, key=lambda d: (d in nest.summed, place(d))))
 
 
-def summed(nest: Nest) -> frozenset[int]:
-    """Dimensions folded into an accumulator: their loops lie inside all others."""
-    return frozenset(range(len(nest.extents))) - nest.parallel - nest.whole
+
 
 
 def _place(nest: Nest, key: str) -> Callable[[int], int]:

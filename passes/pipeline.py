@@ -18,6 +18,7 @@ from .limits import Limits
 from .lower_tiles import LowerTiles
 from .manager import Pass, Pipeline, Registry
 from .merge_moves import MergeMoves
+from .pull_scales import PullScales
 from .range_scale import RangeScale
 from .registry import PASSES, with_plugins
 from .residency import RingRelayout
@@ -27,6 +28,7 @@ from .tiling import Tiling
 
 PIPELINE: Pipeline = (
     Canonicalize(),  # fewer forms for the rules to match
+    PullScales(),  # before quantised weights become floats
     Fold(),  # shape arithmetic and constant weights
     Cse(),  # exporters repeat themselves
     Decompose(),  # what is left the device has

@@ -13,8 +13,8 @@ from .rules_index import is_table_lookup
 from .rules_reduce import int_attr, ints
 
 ELEMENTWISE = frozenset((
-    "neg", "abs", "reciprocal", "sqrt", "rsqrt", "exp", "log", "tanh", "sigmoid", "sin", "cos",
-    "floor", "ceil", "round", "sign", "isnan", "isinf", "not", "identity", "cast",
+    "neg", "abs", "reciprocal", "sqrt", "rsqrt", "exp", "log", "tanh", "sigmoid", "erf", "sin",
+    "cos", "floor", "ceil", "round", "sign", "isnan", "isinf", "not", "identity", "cast",
     "add", "sub", "mul", "div", "max", "min", "mod", "eq", "ne", "lt", "le", "gt", "ge",
     "and", "or", "xor", "where",
 ))  # fmt: skip

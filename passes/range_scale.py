@@ -11,6 +11,7 @@ import numpy as np
 from spyrec.ir.core import Module, Op, Value
 from spyrec.ir.errors import SpyrecError
 from spyrec.ir.interp import run
+from spyrec.ir.rounding import round_to
 from spyrec.ir.types import DType, Sym
 
 from .legalize_dtypes import FLOAT, float_limits
@@ -122,7 +123,7 @@ def calibration_inputs(module: Module, seed: int) -> dict[str, Array]:
         array = (
             np.abs(rng.normal(size=shape)) if kind.kind == "float" else rng.integers(0, 2, shape)
         )
-        made[v.name] = np.asarray(array).astype(kind.np_dtype)
+        made[v.name] = round_to(np.asarray(array), kind)
     return made
 
 

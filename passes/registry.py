@@ -14,10 +14,12 @@ from .fold import Fold
 from .legalize_dtypes import LegalizeDtypes
 from .limits import Limits
 from .manager import Pass, Registry
+from .pull_scales import PullScales
 from .range_scale import RangeScale
 
 PASSES: dict[str, type[Pass]] = {
     Canonicalize.name: Canonicalize,
+    PullScales.name: PullScales,
     Fold.name: Fold,
     Cse.name: Cse,
     Dce.name: Dce,

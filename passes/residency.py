@@ -14,9 +14,11 @@ from spyrec.ir.layout import Layout
 from spyrec.ir.types import TensorType
 
 from .allocate import owned_boxes
+from .in_place import replaced_operand
 from .kernel import GROUP, Box, Nest, padded, rank1
 from .manager import Target
 from .pieces import needs
+from .sticks import FACTOR_ARRANGEMENTS
 
 Boxes = tuple[Box, ...]
 
@@ -27,7 +29,8 @@ class RingRelayout:
 
     A tensor stays on chip when its owners' parts, and for each reader that is cut differently a
     `relayout` copy, fit into ``share`` of the scratchpad for as long as they are needed. Readers
-    that need the same parts share one copy.
+    that need the same parts share one copy. An elementwise result takes over the room of an operand
+    that nobody reads afterwards (``in_place``).
 
     Before -> after:
 
@@ -113,9 +116,11 @@ class _Residency:
         self.used = [0] * len(body.ops)
         copies: dict[tuple[Value, Boxes], tuple[int, list[tuple[Op, int]]]] = {}
         homes: dict[Value, Boxes] = {}
+        self.in_place: dict[Op, list[tuple[int, int]]] = {}
         pins: dict[str, str] = dict(self.source.attrs.get("pin_spaces", ()))  # type: ignore[arg-type]
         made = [
             (op, i, v) for op in body.ops if op.name == "kernel" for i, v in enumerate(op.results)
+            if v.type.dtype.bits not in FACTOR_ARRANGEMENTS
         ]
         for op, i, v in made:
             if pins.get(v.name) == "lx":
@@ -163,10 +168,13 @@ class _Residency:
         last = max(
             [self.position[u] for u in direct] + [s[0] for s in spans[1:]], default=spans[0][1]
         )
-        spans[0] = (spans[0][0], last, spans[0][2])
+        taken = replaced_operand(op, index, own, homes, self.uses, self.position)
+        spans[0] = (spans[0][0] + (taken is not None), last, spans[0][2])
         if not self._room(spans, limit):
             return
         homes[v] = own
+        if taken is not None:
+            self.in_place.setdefault(op, []).append((index, taken))
         for need, who in wanted.items():
             copies[v, need] = (min(self.position[u] for u, _ in who), who)
 
@@ -209,7 +217,11 @@ class _Residency:
             mapped.update({a: b for a, b in zip(op.results, results, strict=True) if a is not b})
             new = replace(new, operands=operands, results=results)
             resident = tuple((i, homes[r]) for i, r in enumerate(op.results) if r in homes)
-            builder.add(new.with_attrs(resident=resident) if resident else new)
+            if resident:
+                new = new.with_attrs(resident=resident)
+            if op in self.in_place:
+                new = new.with_attrs(in_place=tuple(self.in_place[op]))
+            builder.add(new)
         return replace(
             self.source,
             body=Block(self.source.body.args, tuple(builder.ops), self.source.body.results),

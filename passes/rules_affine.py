@@ -7,6 +7,7 @@ import numpy as np
 from spyrec.ir.core import Op, Value
 
 from .emit import Array, Emit
+from .narrow import exact_format
 from .rule import Rule
 
 
@@ -20,11 +21,15 @@ def _with_constant(op: Op, e: Emit) -> tuple[Value, Value] | None:
 
 
 def _contraction(x: Value, e: Emit) -> Op | None:
-    """The conv or matmul with constant weights that makes ``x`` for this reader only."""
+    """The conv or matmul with constant weights that makes ``x`` for this reader only; not a matmul
+    whose weights fit 8 bits, which scaled they would not."""
     op = e.made_by(x, "conv", "matmul")
     if op is None or not e.read_once(x) or len(op.operands) != 2:
         return None
-    return op if e.known(op.operands[1]) is not None else None
+    weights = e.known(op.operands[1])
+    if weights is None or (op.name == "matmul" and exact_format(weights) is not None):
+        return None
+    return op
 
 
 def _per_output(c: Array, op: Op) -> Array | None:

@@ -14,18 +14,6 @@ from spyrec.ir.types import DType
 from .emit import Emit
 from .rule import Rule
 
-ERF_COEFFICIENTS = (
-    1.1283797054e00, 1.0276548194e-01, -1.8438504433e-04, -6.2571813926e-04,
-    8.9711920104e-05, -5.9855546940e-06, 1.5895038930e-07,
-)  # fmt: skip
-"""erf(x) = tanh(x * P(x^2)) with |error| <= 5.8e-8 for all x (1.4e-7 in float32 arithmetic).
-
-P is a degree-6 fit of atanh(erf(x)) / x in x^2 on [0, 3.6], minimax in erf by Lawson's reweighted
-least squares. Beyond x^2 = 16 the polynomial is held at its value there (tanh is 1 by then), so
-that no power of x can leave the range of a 16-bit format.
-"""
-
-_ERF_SQUARE_MAX = 16.0
 _GELU_TANH_SQUARE_MAX = 100.0  # by then the gate is 0 or 1 to 1e-37
 
 
@@ -48,19 +36,12 @@ def _square(op: Op, e: Emit) -> Value:
     return e.mul(op.operands[0], op.operands[0])
 
 
-def _erf(op: Op, e: Emit) -> Value:
-    (x,) = op.operands
-    square = e.min(e.mul(x, x), _ERF_SQUARE_MAX)
-    return e.op("tanh", e.mul(x, polynomial(e, square, ERF_COEFFICIENTS)))
-
-
 def _gelu_none(op: Op, e: Emit) -> Value | None:
     if op.attrs["approximate"] != "none":
         return None
     (x,) = op.operands
-    scaled = tuple(c * math.sqrt(2.0) / 2.0**k for k, c in enumerate(ERF_COEFFICIENTS))
-    square = e.min(e.mul(x, x), 2.0 * _ERF_SQUARE_MAX)
-    return e.mul(x, e.op("sigmoid", e.mul(x, polynomial(e, square, scaled))))
+    gate = e.add(e.op("erf", e.mul(x, math.sqrt(0.5))), 1.0)
+    return e.mul(e.mul(x, 0.5), gate)
 
 
 def _gelu_tanh(op: Op, e: Emit) -> Value | None:
@@ -222,10 +203,7 @@ def _one_over_sqrt(op: Op, e: Emit) -> Value | None:
 
 ELEMENTWISE_RULES = (
     Rule("square", "square", _square, "exact", "x^2 = x * x."),
-    Rule("erf", "erf", _erf, "approximation",
-         "erf(x) = tanh(x P(x^2)), |error| <= 1.4e-7 in float32; tanh is native."),
-    Rule("gelu-none", "gelu", _gelu_none, "approximation",
-         "x/2 (1 + erf(x/sqrt2)) = x sigmoid(2 atanh(erf(x/sqrt2))) with the polynomial of erf."),
+    Rule("gelu-none", "gelu", _gelu_none, "rounding", "x/2 (1 + erf(x/sqrt2))."),
     Rule("gelu-tanh", "gelu", _gelu_tanh, "rounding", "x/2 (1 + tanh(z)) = x sigmoid(2 z)."),
     Rule("relu", "relu", _relu, "exact", "relu(x) = max(x, 0)."),
     Rule("clip", "clip", _clip, "exact", "clip(x) = min(max(x, lo), hi)."),

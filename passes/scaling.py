@@ -28,7 +28,7 @@ ALIGNED = frozenset((
 ))  # fmt: skip
 POWERS = {"sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0}
 BLIND = frozenset(("sign", "isnan", "isinf"))  # the scale does not show in the result
-SATURATING = frozenset(("exp", "tanh", "sigmoid"))
+SATURATING = frozenset(("exp", "tanh", "sigmoid", "erf"))
 
 LARGE_AT = 4.0  # log2 of where the largest element of a tensor that was too large is put
 SMALL_ABOVE = 10.0  # and, above the least magnitude, of one that was too small

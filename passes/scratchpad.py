@@ -12,6 +12,7 @@ from spyrec.ir.core import Block, Loc, Module, Op, Value, uses
 from spyrec.ir.errors import CapacityError
 
 from .attrs import whole_number
+from .in_place import reused_rooms
 from .intervals import Span, peak, place
 from .kernel import Nest
 from .manager import Target
@@ -131,12 +132,20 @@ class _Plan:
         early: set[str] = set()
         self.launch = _launches(module)
         readers = uses(module.body)
+        self.room_of: dict[Value, Value] = {}  # whose room a tensor has, where not its own
+        for v, operand in reused_rooms(module.body.ops):
+            self.room_of[v] = self.room_of.get(operand, operand)
+        lasts: dict[Value, int] = {}
+        for v in (r for op in module.body.ops for r in op.results):
+            owner = self.room_of.get(v, v)
+            last = max((self.launch[u] for u, _ in readers.get(v, [])), default=0)
+            lasts[owner] = max(lasts.get(owner, 0), last)
         for op in module.body.ops:
             at = self.launch[op]
             for i, v in enumerate(op.results):
                 boxes = home(op, i)
-                if boxes is not None:
-                    last = max([self.launch[u] for u, _ in readers.get(v, [])], default=at)
+                if boxes is not None and v not in self.room_of:
+                    last = max(at, lasts[v])
                     self.fixed.append(Span(v.name, buffer_bytes(v.type, boxes), at, last))
                     self.loc_of[v.name] = op.loc
             if op.name != "kernel":
@@ -157,6 +166,7 @@ class _Plan:
 
     def apply(self, where: dict[str, int], early: frozenset[str]) -> Module:
         """The module with the addresses ``where``."""
+        where = where | {v.name: where[owner.name] for v, owner in self.room_of.items()}
         ops = []
         live = self.spans(early)
         mine: dict[int, list[TileBuffer]] = {}
@@ -168,6 +178,8 @@ class _Plan:
             elif op.name == "kernel":
                 at = self.launch[op]
                 tiles = [(b.name, where[b.name], b.slots) for b in mine.get(at, [])]
+                rooms = shared_rooms(op.regions[0])
+                tiles += [(name, where[owner], 1) for name, owner in rooms.items()]
                 homes = [(r.name, where[r.name], 1) for r in op.results if r.name in where]
                 alive = [where[s.name] + s.size for s in live if s.first <= at <= s.last]
                 op = op.with_attrs(
@@ -189,13 +201,13 @@ def _launches(module: Module) -> dict[Op, int]:
 
 
 def kernel_buffers(op: Op, constants: set[Value]) -> list[TileBuffer]:
-    """The tile buffers of a kernel: two slots where one tile is used while the next is made."""
+    """The tile buffers of a kernel: several slots where tiles stream through."""
     nest = Nest(op)
     match nest.kind:
         case "move":
             result = op.results[0].name
             parts = move_buffers(op, nest.tile)
-            return [TileBuffer(f"{result}_{role}", size, 2) for role, size in parts]
+            return [TileBuffer(f"{result}_{role}", size, nest.buffers) for role, size in parts]
         case "gather":
             return _gather_buffers(op, nest)
     return list(_block_buffers(op.regions[0], nest, constants, (), False))
@@ -207,7 +219,7 @@ def _block_buffers(
     """Those of one block of a tile body under the loops ``path``; ``carried``: an accumulator
     comes in."""
     stored = {o.operands[0]: whole_number(o, "result") for o in block.ops if o.name == "store"}
-    slots = 2 if prod(nest.trips(d) for d in path) > 1 else 1
+    slots = nest.buffers if prod(nest.trips(d) for d in path) > 1 else 1
     for o in block.ops:
         match o.name:
             case "load":
@@ -226,13 +238,25 @@ def _block_buffers(
                 holds = carried or bool(o.results)
                 yield from _block_buffers(o.regions[0], nest, constants, inner, holds)
             case "compute" if o.attrs["unit"] == "sfp":
-                if carried and o.result in block.results:
-                    continue  # it is the accumulator
+                if (carried and o.result in block.results) or "room" in o.attrs:
+                    continue  # it is the accumulator, or in another's place
                 kept = stored.get(o.result)
                 if kept is None:  # made and used by one unit
                     yield TileBuffer(o.result.name, _tile_bytes(o.result), 1)
                 elif nest.op.results[kept].type.space != "lx":
                     yield TileBuffer(o.result.name, _tile_bytes(o.result), slots)
+
+
+def shared_rooms(block: Block) -> dict[str, str]:
+    """Tile -> the tile with a buffer whose place it takes, by name."""
+    found: dict[str, str] = {}
+    for o in block.ops:
+        if o.name == "for":
+            found |= shared_rooms(o.regions[0])
+        elif "room" in o.attrs:
+            before = o.operands[whole_number(o, "room")].name
+            found[o.result.name] = found.get(before, before)
+    return found
 
 
 def _tile_bytes(v: Value) -> int:
@@ -254,8 +278,8 @@ def _gather_buffers(op: Op, nest: Nest) -> list[TileBuffer]:
     r = op.results[0]
     assert r.type.layout is not None
     rows = nest.local[-2] if len(nest.extents) > 1 else 1
-    indices = TileBuffer(f"{r.name}_idx", max(1, -(-rows // INDEX_LANES)) * 128 + 256, 2)
+    indices = TileBuffer(f"{r.name}_idx", max(1, -(-rows // INDEX_LANES)) * 128 + 256, nest.buffers)
     if r.type.space == "lx":
         return [indices]
-    sticks = buffer_sticks(nest.tile, r.type.dtype.bits, r.type.layout.stick_dim)
-    return [indices, TileBuffer(f"{r.name}_dst", sticks * 128, 2)]
+    sticks = buffer_sticks(nest.tile, r.type.layout)
+    return [indices, TileBuffer(f"{r.name}_dst", sticks * 128, nest.buffers)]

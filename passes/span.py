@@ -27,9 +27,9 @@ def span_bytes(layout: Layout, box: Box) -> int:
     """Bytes from the first to the last stick of a box, 0 when it is empty."""
     if any(size == 0 for _, size in box):
         return 0
-    sticks = layout.group // layout.lanes
+    sticks = max(1, layout.group // layout.lanes)
     for d, (start, size) in enumerate(box):
-        step = layout.group if d == layout.stick_dim else 1
+        step = layout.unit(d)
         steps = (start + size - 1) // step - start // step
         sticks += steps * layout.dim_stride(d) if steps else 0
     return sticks * STICK_BYTES
@@ -44,7 +44,7 @@ def reaches(op: Op, over: int = 0) -> Iterator[Reach]:
             yield _furthest(v, _operand_boxes(op, nest, i))
     for r, m in zip(op.results, nest.out_maps, strict=True):
         if _in_card_memory(r, over):
-            boxes = (clip(window(m, ranges), rank1(r.type)) for ranges in nest.core_ranges)
+            boxes = (clip(window(m, ranges), rank1(r.type)) for ranges in nest.finishing)
             yield _furthest(r, tuple(boxes))
 
 

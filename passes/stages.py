@@ -16,7 +16,10 @@ from .groups import WINDOWS
 from .primitives import REDUCTIONS
 
 COSTLY = frozenset(
-    ("exp", "log", "tanh", "sigmoid", "sin", "cos", "sqrt", "rsqrt", "reciprocal", "div", "mod")
+    (
+        "exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "sqrt", "rsqrt", "reciprocal", "div",
+        "mod",
+    )
 )
 HEADS = WINDOWS | {"matmul", "conv"}
 MAX_SOURCES = 7  # of a vector instruction

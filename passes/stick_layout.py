@@ -19,10 +19,12 @@ from .attrs import entries
 from .kernel import GROUP, Map, Nest, identity_map, padded, rank1, spans
 from .manager import Target
 from .sticks import (
+    FACTOR_ARRANGEMENTS,
     contract_sticks,
     fullest,
     is_windowed,
     laid,
+    laid_as_factor,
     moved_by,
     region_head,
     result_stick,
@@ -108,10 +110,21 @@ class _Sticks:
 
     def _typed(self, v: Value, stick: int) -> Value:
         """The value with its layout; remembered as v's stand-in."""
-        made = Value(v.name, laid(v.type, stick))
-        self.stick[made] = stick
+        made = Value(v.name, self._laid(v, v.type, stick))
+        assert made.type.layout is not None
+        self.stick[made] = made.type.layout.stick_dim
         self.mapped[v] = made
         return made
+
+    def _laid(
+        self, v: Value, type_: TensorType, stick: int, order: tuple[int, ...] | None = None
+    ) -> TensorType:
+        """The layout of ``v``, as ``type_``: the standard one, but that of a factor when narrow."""
+        if v.type.dtype.bits not in FACTOR_ARRANGEMENTS:
+            return laid(type_, stick, order)
+        reader, number = self.uses[v][0]
+        made_here = v not in self.source.body.args and v not in self.constants
+        return laid_as_factor(type_, number, Nest(reader), packed=made_here)
 
     # What readers would like ------------------------------------------------------------------
 
@@ -128,7 +141,8 @@ class _Sticks:
         """
         stick, shape = self._want(v), rank1(v.type)
         dense = fullest(shape)
-        if v.name in self.pinned or shape[stick] > FEW or prod(shape) == 0:
+        narrow = v.type.dtype.bits in FACTOR_ARRANGEMENTS
+        if v.name in self.pinned or shape[stick] > FEW or prod(shape) == 0 or narrow:
             return stick
         size = prod(shape) // shape[stick] * GROUP * v.type.dtype.bits // 8
         return dense if SMALL < size <= self.room and shape[dense] >= GROUP // 2 else stick
@@ -277,7 +291,16 @@ class _Sticks:
             return total, -s
 
         choices = [d for d in range(min(rank, len(nest.extents))) if usable_stick(nest, d)]
+        choices = [d for d in choices if self._as_factors(nest, d)]
         return min([d for d in choices if self._as_pinned(nest, d)] or choices, key=cost)
+
+    def _as_factors(self, nest: Nest, s: int) -> bool:
+        """Would lanes along s give narrow results as the matrix unit reads them?"""
+        return all(
+            tensor_dim(m, s) == self._asked(r)
+            for r, m in zip(nest.op.results, nest.out_maps, strict=True)
+            if r.type.dtype.bits in FACTOR_ARRANGEMENTS
+        )
 
     def _as_pinned(self, nest: Nest, s: int) -> bool:
         """Would lanes along s give the results the stick dimensions a plan pins?"""
@@ -331,7 +354,8 @@ class _Sticks:
             )
             type_ = TensorType(tuple(array.shape), v.type.dtype)
             first = v not in self.mapped
-            made = Value(v.name if first else self.builder.fresh(v.name), laid(type_, stick, order))
+            name = v.name if first else self.builder.fresh(v.name)
+            made = Value(name, self._laid(v, type_, stick, order))
             self.builder.add(
                 replace(op, results=(made,), attrs=MappingProxyType({**op.attrs, "value": array}))
             )

@@ -3,6 +3,7 @@ decides."""
 
 from __future__ import annotations
 
+from spyrec.ir.arrange import arranged
 from spyrec.ir.core import Op
 from spyrec.ir.errors import PassError
 from spyrec.ir.layout import Layout
@@ -11,10 +12,33 @@ from spyrec.ir.types import TensorType
 from .groups import is_depthwise
 from .kernel import GROUP, Map, Nest, padded, rank1, spans
 
+FACTOR_ARRANGEMENTS = {8: ("qfp8ch", "qfp8wt"), 4: ("qint4ch", "qint4wt")}
+"""Bits of an element -> how the matrix unit wants its first and its second factor arranged, where
+it does not take them in order."""
+
 
 def laid(type_: TensorType, stick: int, order: tuple[int, ...] | None = None) -> TensorType:
     """The type with the standard layout for that stick dimension, in card memory."""
     layout = Layout.stick(rank1(type_), type_.dtype.bits, stick, order)
+    return TensorType(type_.shape, type_.dtype, layout, "hbm")
+
+
+def laid_as_factor(
+    type_: TensorType, number: int, nest: Nest, packed: bool = False
+) -> TensorType:
+    """The type of factor ``number`` (0 or 1) of a matrix kernel, as the matrix unit wants it.
+
+    ``packed``: by the vector unit, whose strides want neighbouring groups in neighbouring halves of
+    sticks.
+    """
+    n, k = contract_sticks(nest)
+    m = nest.maps[number]
+    along, across = (tensor_dim(m, d) for d in ((k, n) if number == 0 else (n, k)))
+    assert along is not None
+    name = FACTOR_ARRANGEMENTS[type_.dtype.bits][number]
+    shape = rank1(type_)
+    order = (*(d for d in range(len(shape)) if d != along), along) if packed else None
+    layout = arranged(name, shape, along, -1 if across is None else across, order)
     return TensorType(type_.shape, type_.dtype, layout, "hbm")
 
 

@@ -10,6 +10,7 @@ from functools import lru_cache
 from math import prod
 from typing import ClassVar
 
+from spyrec.ir.arrange import resized
 from spyrec.ir.core import Module, Op
 from spyrec.ir.errors import CapacityError
 from spyrec.ir.layout import Layout
@@ -20,6 +21,8 @@ from .kernel import GROUP, Nest, spans
 from .manager import Target
 from .pieces import is_direct, source_window
 from .pins import pinned, pinned_loops
+from .rooms import taken_rooms
+from .runs import bursts
 from .stages import reused, stages
 
 RANK = 6  # iteration dimensions of an instruction
@@ -33,7 +36,8 @@ class Tiling:
 
     Matrix kernels: all tile shapes whose output tile fits half the accumulators (the other half
     drains) and whose operands fit the budget are priced by matrix cycles and bytes loaded. Vector
-    kernels: the largest tile that fits, in a few trips when operands stream from card memory.
+    kernels: the largest tile that fits, in a few trips when operands stream from card memory; what
+    shrinks is what keeps the runs of the transfers as long as a burst.
 
     ``why_tile`` records the numbers: (bytes of the tile's buffers, bytes allowed, cost in cycles,
     ((tile, loops, cost) of the runner-up,)); cost is None where tiles are not priced.
@@ -89,7 +93,7 @@ class Tiling:
             case "contract":
                 return tile_contract(nest, budget, device)
             case "move":
-                tile = self._tile_move(nest, budget)
+                tile = self._tile_move(nest, budget, device)
                 return tile, (), (move_bytes(nest, tile), budget, None, ())
             case "gather":
                 last = len(nest.extents) - 1
@@ -106,12 +110,13 @@ class Tiling:
                     (),
                     (None, budget, None, ()),
                 )
-        tile, loops = self._tile_vector(nest, budget)
+        tile, loops = self._tile_vector(nest, budget, device)
         return tile, loops, (tile_bytes(nest, tile), budget, None, ())
 
-    def _tile_vector(self, nest: Nest, budget: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Halve the outermost dimension that can shrink until the tile fits and streams in pieces.
-        """
+    def _tile_vector(
+        self, nest: Nest, budget: int, device: DeviceSpec
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Halve dimensions that can shrink until the tile fits and streams in pieces."""
         pins = pinned(nest, "tile")
         tile = [p or n for p, n in zip(pins, nest.local, strict=True)]
         for d in beyond_rank(nest):
@@ -131,14 +136,11 @@ class Tiling:
                     f"tiling: {nest.name} needs {size / 2**20:.2f} MiB of scratchpad for its "
                     f"smallest tile, the budget is {budget / 2**20:.2f} MiB (from {nest.op.loc})"
                 )
-            d = max(free, key=lambda i: (i not in _reduced(nest), tile[i] // nest.grain(i), -i))
-            grain = nest.grain(d)
-            tile[d] = max(grain, -(-tile[d] // (2 * grain)) * grain)
+            tile = _halved(nest, tile, free, device)
         loops = [d for d in range(len(tile)) if -(-nest.local[d] // tile[d]) > 1]
-        loops.sort(key=lambda d: d in _reduced(nest))
         return tuple(tile), pinned_loops(nest, loops)
 
-    def _tile_move(self, nest: Nest, budget: int) -> tuple[int, ...]:
+    def _tile_move(self, nest: Nest, budget: int, device: DeviceSpec) -> tuple[int, ...]:
         pins = pinned(nest, "tile")
         tile = [p or n for p, n in zip(pins, nest.local, strict=True)]
         while move_bytes(nest, tuple(tile)) > budget:
@@ -149,10 +151,23 @@ class Tiling:
                     f"scratchpad for its smallest tile, the budget is {budget / 2**20:.2f} MiB "
                     f"(from {nest.op.loc})"
                 )
-            d = max(free, key=lambda i: (tile[i] // nest.grain(i), -i))
-            grain = nest.grain(d)
-            tile[d] = max(grain, -(-tile[d] // (2 * grain)) * grain)
+            tile = _halved(nest, tile, free, device)
         return tuple(tile)
+
+
+def _halved(nest: Nest, tile: list[int], free: Sequence[int], device: DeviceSpec) -> list[int]:
+    """The tile with one of the ``free`` dimensions halved: one that leaves the runs in card memory
+    long, folded ones last, then the one of most steps, the outermost of equals."""
+
+    def half(d: int) -> list[int]:
+        grain = nest.grain(d)
+        return [*tile[:d], max(grain, -(-tile[d] // (2 * grain)) * grain), *tile[d + 1 :]]
+
+    def worse(d: int) -> tuple[float, bool, int]:
+        requests = bursts(nest, half(d), device.hbm.burst_bytes)
+        return requests, d in nest.summed, -(tile[d] // nest.grain(d))
+
+    return half(min(free, key=worse))
 
 
 def _signature(op: Op) -> object:
@@ -169,11 +184,7 @@ def _windows(nest: Nest) -> frozenset[int]:
     """Taps of a pooling or depthwise window: never tiled."""
     if nest.kind != "fold" or not nest.op.regions[0].ops[0].attrs.get("strides"):
         return frozenset()
-    return _reduced(nest)
-
-
-def _reduced(nest: Nest) -> frozenset[int]:
-    return frozenset(range(len(nest.extents))) - nest.parallel - nest.whole
+    return nest.summed
 
 
 def beyond_rank(nest: Nest) -> list[int]:
@@ -200,42 +211,41 @@ def _rank(nest: Nest, tile: Sequence[int]) -> int:
         if m and v.type.space != "lx":
             assert v.type.layout is not None
             shape = tile_shape(m, tile)
-            stick = v.type.layout.stick_dim
-            steps = (n > (GROUP if t == stick else 1) for t, n in enumerate(shape))
+            steps = (n > v.type.layout.unit(t) for t, n in enumerate(shape))
             most = max(most, sum(steps) + (v.type.dtype.bits > 16))
     return most
 
 
 @lru_cache(maxsize=1 << 16)
-def buffer_sticks(shape: tuple[int, ...], bits: int, stick: int) -> int:
-    return Layout.stick(shape, bits, stick).sticks
+def buffer_sticks(shape: tuple[int, ...], like: Layout) -> int:
+    """Sticks of a buffer for a part of that shape of a tensor laid out ``like`` this."""
+    return resized(like, shape).sticks
 
 
 def tile_bytes(nest: Nest, tile: tuple[int, ...], lean: bool = False) -> int:
-    """Scratchpad bytes of one kernel's tile buffers: streamed operands and stored results twice,
-    temporaries once. ``lean``: what no loop changes once only, as the buffers really are; the usual
-    count leaves room for the next kernel's weights.
+    """Scratchpad bytes of one kernel's tile buffers: streamed operands and stored results in all
+    their slots, temporaries once. ``lean``: what no loop changes once only, as the buffers really
+    are; the usual count leaves room for the next kernel's weights.
     """
     looped = {d for d, (n, t) in enumerate(zip(nest.local, tile, strict=True)) if n > t}
+    block = nest.op.regions[0]
+    parts = stages(block, [a for a in block.args if a.type.size == 1])
+    taken = taken_rooms(nest, parts)
     total = 0
     ends = [*zip(nest.op.operands, nest.maps, strict=True)]
-    ends += zip(nest.op.results, nest.out_maps, strict=True)
+    made = zip(block.results, nest.op.results, nest.out_maps, strict=True)
+    ends += ((r, m) for v, r, m in made if v not in taken)
     for v, m in ends:
         if v.type.space != "lx" and (v.type.size > 1 or v in nest.op.results):
             assert v.type.layout is not None
-            slots = 1 if lean and not any(spans(m, d) for d in looped) else 2
-            sticks = buffer_sticks(
-                tile_shape(m, tile), v.type.dtype.bits, v.type.layout.stick_dim
-            )
-            total += sticks * 128 * slots
-    results = set(nest.op.regions[0].results)
+            slots = 1 if lean and not any(spans(m, d) for d in looped) else nest.buffers
+            total += buffer_sticks(tile_shape(m, tile), v.type.layout) * 128 * slots
+    results = {*block.results, *taken}
     lanes = prod(
         -(-n // GROUP) * 128 if d == nest.stick else n
         for d, n in enumerate(tile)
         if d in nest.parallel | nest.whole
     )
-    block = nest.op.regions[0]
-    parts = stages(block, [a for a in block.args if a.type.size == 1])
     for stage in parts:
         kept = stage.result not in results or (stage.head is not None and reused(stage, parts))
         if kept and not (nest.kind == "contract" and stage.head is not None):
@@ -243,14 +253,17 @@ def tile_bytes(nest: Nest, tile: tuple[int, ...], lean: bool = False) -> int:
                 1, prod(nest.extents[d] for d in nest.parallel | nest.whole)
             )
             total += int(lanes * 2 * min(1.0, share)) + 256
+    if nest.kind == "vec" and looped & nest.summed:
+        sums = tuple(1 if d in nest.summed else n for d, n in enumerate(tile))
+        total += Layout.stick(sums, 32, nest.stick).sticks * 128 * nest.buffers
     return total
 
 
 def move_bytes(nest: Nest, tile: tuple[int, ...]) -> int:
-    """Scratchpad bytes of a move's buffers: source windows that stream and the result tile, two
-    slots each.
+    """Scratchpad bytes of a move's buffers, all slots: source windows that stream and the result
+    tile.
     """
-    return sum(size * 2 for _, size in move_buffers(nest.op, tile))
+    return sum(size * nest.buffers for _, size in move_buffers(nest.op, tile))
 
 
 def move_buffers(op: Op, tile: tuple[int, ...]) -> list[tuple[str, int]]:
@@ -266,9 +279,9 @@ def move_buffers(op: Op, tile: tuple[int, ...]) -> list[tuple[str, int]]:
         assert layout is not None
         shape = None if direct else source_window(op, i, tile)
         if shape is not None:
-            out.append((f"src{i}", buffer_sticks(shape, layout.bits, layout.stick_dim) * 128))
+            out.append((f"src{i}", buffer_sticks(shape, layout) * 128))
     if r.type.space != "lx" and (not direct or streamed):
-        out.append(("dst", buffer_sticks(tile, r.type.dtype.bits, r.type.layout.stick_dim) * 128))
+        out.append(("dst", buffer_sticks(tile, r.type.layout) * 128))
     return out
 
 
@@ -284,10 +297,12 @@ def tile_contract(nest: Nest, budget: int, device: DeviceSpec) -> Tiled:
         if priced:
             break
     else:
+        room = f"{budget / 2**20:.2f} MiB of scratchpad"
+        if not candidates:
+            room = f"the {device.pt.acc_groups} groups of accumulators, half of which drain"
         raise CapacityError(
             f"tiling: no tile of {nest.name} "
-            f"{dict(zip(nest.dim_names, nest.local, strict=True))} fits "
-            f"{budget / 2**20:.2f} MiB of scratchpad (from {nest.op.loc})"
+            f"{dict(zip(nest.dim_names, nest.local, strict=True))} fits {room} (from {nest.op.loc})"
         )
     cost, _, tile, loops = priced[0]
     rejected = tuple((t, o, float(c)) for c, _, t, o in priced[1:2])
@@ -319,17 +334,18 @@ def _contract_candidates(
     def cuts(d: int, grain: int = 1) -> list[int]:
         return [pins[d]] if pins[d] else _cuts(local[d], grain)
 
+    most = device.pt.acc_groups // (1 if any(pins) else 2)  # a pinned tile may leave no second slot
     r1 = inner[-1] if inner else -1
     r0 = inner[0] if len(inner) == 2 else -1
-    for tn in cuts(n, GROUP):
+    for tn in cuts(n, nest.grain(n)):
         groups = -(-tn // GROUP)
         for t1 in cuts(r1) if r1 >= 0 else [1]:
-            if groups * t1 > device.pt.acc_groups // 2:
+            if groups * t1 > most:
                 continue
             for t0 in cuts(r0) if r0 >= 0 else [1]:
-                if groups * t1 * t0 > device.pt.acc_groups // 2:
+                if groups * t1 * t0 > most:
                     continue
-                for tk in cuts(k, GROUP):
+                for tk in cuts(k, nest.step(k)):
                     tile = list(base)
                     tile[n], tile[k] = tn, tk
                     if r1 >= 0:
@@ -358,7 +374,7 @@ def contract_cost(
     taps = prod(e for d, e in enumerate(nest.extents) if d not in nest.parallel and d != nest.k)
     groups = -(-tile[nest.stick] // GROUP)
     a, b = (v.type.dtype.name for v in nest.op.operands[:2])
-    one = device.mm_total_cycles(rows, taps, tile[nest.k], groups, a, b)
+    one = device.mm_total_cycles(rows, taps, tile[nest.k], groups, a, b, nest.terms > 1)
     compute = one * prod(trips.values())
     moved = first = 0.0
     share = device.hbm.bytes_per_cycle / max(1, nest.cores)
@@ -368,7 +384,7 @@ def contract_cost(
         depth = max((j for j, d in enumerate(loops) if spans(m, d)), default=-1)
         loads = prod(trips[d] for d in loops[: depth + 1])
         assert v.type.layout is not None
-        size = buffer_sticks(tile_shape(m, tile), v.type.dtype.bits, v.type.layout.stick_dim) * 128
+        size = buffer_sticks(tile_shape(m, tile), v.type.layout) * 128
         copies = min(
             device.hbm.multicast_max, prod(p for d, p in enumerate(nest.parts) if not spans(m, d))
         )
@@ -376,6 +392,9 @@ def contract_cost(
         if i < 2 and i not in nest.weights:  # weights come while the kernel before still runs
             first += size / copies / share
     drain = rows * groups * (2 + len(nest.op.regions[0].ops)) / device.sfp.groups_per_cycle
+    if nest.terms > 1:
+        tile_of_sums = rows * groups * device.lx.group_bytes("f32")
+        drain += (nest.terms - 1) * device.ring.psum_cycles(tile_of_sums, device.clock_mhz)
     inner = prod(t for d, t in trips.items() if d != nest.k)
     return (
         max(compute, moved, drain * inner)

@@ -151,7 +151,7 @@ def _launch(node: Node, kernels: Sequence[Kernel]) -> Launch:
             line_of(node),
         )
     after = integers(only(node, "after"))
-    return Launch(number, tuple(args), after, only(node, "early") is not None)
+    return Launch(number, tuple(args), after, only(node, "early") is not None, _notes(node))
 
 
 def _kernel(node: Node, limits: Limits) -> Kernel:
@@ -162,7 +162,7 @@ def _kernel(node: Node, limits: Limits) -> Kernel:
         streams={},
         params=tuple(name_of(p) for p in tokens_of(params)),
         programs=tuple(_program(i, p) for i, p in enumerate(every(node, "program"))),
-        notes=tuple(_note(i, n) for i, n in enumerate(every(node, "note_text"))),
+        notes=_notes(node),
         cores=integer(cores),
         lx_bytes=integer(lx_bytes),
         info=_info(every(node, "fact")),
@@ -189,6 +189,10 @@ def _info(nodes: Sequence[Node]) -> dict[str, int | str]:
             raise AsmError(f"info {text_of(key)!r} is given twice", line_of(node))
         info[text_of(key)] = text_of(value) if value.type == "STRING" else integer(value)
     return info
+
+
+def _notes(node: Node) -> tuple[Note, ...]:
+    return tuple(_note(i, n) for i, n in enumerate(every(node, "note_text")))
 
 
 def _note(number: int, node: Node) -> Note:

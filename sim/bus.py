@@ -2,60 +2,84 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 from .device import Hbm
+
+TURNS = 2  # batches of writes that one batch of reads comes between
+
+BusState = tuple[int, tuple[int, ...], tuple[int, ...], int, int]
 
 
 class Bus:
     """A tick is the time one byte takes: ``bytes_per_cycle`` of them make a core cycle.
 
-    A transfer holds the bus for its ticks, plus turnarounds when transfers of the other direction
-    are still pending; it also holds its core's link, which is slower than the bus.
+    A transfer holds the bus for its ticks; a write while reads are pending also for turning round
+    and back, once for each batch. A read for one core also holds the link to its half of the ring,
+    which is slower than the bus; one for several cores goes both ways round.
     """
 
     def __init__(self, hbm: Hbm, cores: int) -> None:
         self._hbm = hbm
         self._rate = hbm.bytes_per_cycle
         self._free = 0  # tick at which the last transfer leaves the bus
-        self._links = [0] * cores  # the same for each core's link, in bytes of core_bytes_per_cycle
-        self._waiting: deque[tuple[int, int]] = deque()  # (end tick, bytes not yet paired)
-        self._writing = False  # direction of what is waiting
+        self._half = cores // 2  # the first core of the second half
+        self._sides = [0, 0]  # as _free for the link of each half, in bytes of side_bytes_per_cycle
+        self._until = [0, 0]  # tick at which the last transfer of each half leaves the bus
+        self._reading = 0  # tick at which the last read leaves the bus
+        self._between = 0  # bytes of writes that pending reads may still come between
         self.read_bytes = 0
         self.write_bytes = 0
         self.busy_ticks = 0
 
     def transfer(self, now: int, core: int, nbytes: int, ticks: int, writes: bool) -> int:
-        """Queue a transfer at cycle ``now``; the cycle in which its last byte passes."""
+        """Queue a transfer at cycle ``now``; the cycle in which its last byte passes. ``ticks``
+        are negative when several cores take it."""
+        lone, ticks = ticks > 0 and not writes, abs(ticks)
         tick = now * self._rate
         start = max(tick, self._free)
-        spent = ticks + self._hbm.turnaround_ticks(self._pair(tick, nbytes, writes, start + ticks))
-        self._free = start + spent
-        self.busy_ticks += spent
+        side = core >= self._half
         if writes:
             self.write_bytes += nbytes
+            turned = min(nbytes, self._between) if self._reading > tick else 0
+            if turned:
+                sides = 1 + (self._until[not side] > tick)
+                ticks += self._hbm.turnaround_ticks(turned, sides * nbytes)
+                self._between -= turned
         else:
             self.read_bytes += nbytes
-        link = self._hbm.core_bytes_per_cycle
-        self._links[core] = max(self._links[core], start * link // self._rate) + nbytes
-        return max(-(-self._free // self._rate), -(-self._links[core] // link))
+            waited = self._between if self._reading > tick else 0
+            self._between = waited + TURNS * nbytes
+            self._reading = start + ticks
+        self._free = self._until[side] = start + ticks
+        self.busy_ticks += ticks
+        end = -(-self._free // self._rate)
+        if not lone:
+            return end
+        rate = self._hbm.side_bytes_per_cycle
+        self._sides[side] = max(self._sides[side], start * rate // self._rate) + nbytes
+        return max(end, -(-self._sides[side] // rate))
 
-    def _pair(self, tick: int, nbytes: int, writes: bool, end: int) -> int:
-        """Bytes of the new transfer that alternate with waiting ones of the other direction;
-        the rest of it waits in turn. What has passed by now waits no longer."""
-        waiting = self._waiting
-        while waiting and waiting[0][0] <= tick:
-            waiting.popleft()
-        left = nbytes
-        if waiting and self._writing != writes:
-            while waiting and left:
-                until, size = waiting.popleft()
-                size = min(size, until - tick)
-                matched = min(size, left)
-                left -= matched
-                if matched < size:
-                    waiting.appendleft((until, size - matched))
-        if left:
-            self._writing = writes
-            waiting.append((end, left))
-        return nbytes - left
+    def backlog(self, now: int) -> int:
+        """Ticks of what is queued at cycle ``now``."""
+        return max(0, self._free - now * self._rate)
+
+    def relative(self, now: int) -> BusState:
+        """What later transfers depend on, counted from cycle ``now``; 0 for what is past."""
+        tick = now * self._rate
+        side = self._hbm.side_bytes_per_cycle
+        return (
+            self.backlog(now),
+            tuple(max(0, n - now * side) for n in self._sides),
+            tuple(max(0, until - tick) for until in self._until),
+            max(0, self._reading - tick),
+            self._between if self._reading > tick else 0,
+        )
+
+    def resume(self, now: int, state: BusState) -> None:
+        """Take over what ``relative`` gave, as of cycle ``now``."""
+        tick = now * self._rate
+        side = self._hbm.side_bytes_per_cycle
+        free, sides, until, reading, self._between = state
+        self._free = tick + free
+        self._sides = [now * side + n for n in sides]
+        self._until = [tick + ticks for ticks in until]
+        self._reading = tick + reading

@@ -6,9 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from math import prod
 
 import numpy as np
 
+from .arrange import k_step
 from .device import DeviceSpec, Lx
 from .extent import (
     Counts,
@@ -18,9 +21,10 @@ from .extent import (
     padded,
     per_core,
     product,
+    run_gap,
     run_length,
 )
-from .isa import LANES, STICK, Instr, Kernel, Operand
+from .isa import LANES, STICK, Instr, Kernel, Num, Operand, instructions
 
 SHARE = 1024  # parts a scratchpad port is divided into
 
@@ -34,21 +38,26 @@ class Cost:
     """Cost of an instruction, arrays of shape [trips or 1, cores or 1].
 
     ``work``: cycles (pt, sfp) or bytes (ml, ms, rs); an entry of 0 takes no time.
-    ``extra``: share of the scratchpad port while it runs (pt, sfp), bus ticks (ml, ms), or
-    the mask of destination cores (rs).
+    ``extra``: share of the scratchpad port while it runs (pt, sfp), bus ticks (ml, ms; negative
+    when several cores take them), or the mask of destination cores (rs; negative when they take
+    partial sums).
+    ``held``: cycles the unit is occupied at least (ml), or after the ring is done (rs).
     ``macs``: multiply-accumulates of useful rows and inner elements, over 64 columns a group.
     """
 
     work: Counts = field(default_factory=nothing)
     extra: Counts = field(default_factory=nothing)
+    held: Counts = field(default_factory=nothing)
     macs: Counts = field(default_factory=nothing)
 
 
 def cost_of(
-    instr: Instr, kernel: Kernel, device: DeviceSpec, trips: Counts
+    instr: Instr, kernel: Kernel, device: DeviceSpec, trips: Counts, streams: Counts
 ) -> Cost:
-    """Cost of one instruction of ``kernel`` for each of ``trips`` ([loops, trips]) and each
-    core."""
+    """Cost of one instruction of ``kernel`` for each of ``trips`` ([loops, trips]) and each core.
+    ``streams``: see ``streams_of``."""
+    if instr.op == "load":
+        return _load(instr, kernel, device, trips, streams)
     return _COSTS[instr.op](instr, kernel, device, trips)
 
 
@@ -56,46 +65,101 @@ def _sync(instr: Instr, kernel: Kernel, device: DeviceSpec, trips: Counts) -> Co
     return Cost()
 
 
-def _sticks(
+def _runs(
     instr: Instr, kernel: Kernel, trips: Counts, memory: Operand, skip: set[int]
-) -> tuple[Counts, Counts]:
-    """Sticks a transfer moves, and the length of its contiguous runs in ``memory``."""
+) -> tuple[Counts, Counts, int | None]:
+    """Bytes a transfer moves, of its contiguous runs in ``memory``, and from the start of one run
+    to that of the next."""
     counts = effective_counts(instr, trips, kernel.cores)
     guards = [g for operand in instr.operands for g in operand.guards]
     own, factor, merged = inside(counts, guards, trips, kernel.cores)
-    run = run_length(own, [padded(memory.strides, len(own))], merged | skip)
-    return product(own) * factor, run
+    strides = padded(memory.strides, len(own))
+    run = run_length(own, [strides], merged | skip)
+    gap = None if skip else run_gap(own, strides)
+    return product(own) * factor * STICK, run * STICK, gap and gap * STICK
 
 
-def _hbm(instr: Instr, device: DeviceSpec, sticks: Counts, run: Counts) -> Cost:
-    return Cost(sticks * STICK, device.hbm.bus_ticks(sticks * STICK, run * STICK))
+def _load(
+    instr: Instr, kernel: Kernel, device: DeviceSpec, trips: Counts, streams: Counts
+) -> Cost:
+    source, hbm = instr.operands[1], device.hbm
+    nbytes, run, gap = _runs(instr, kernel, trips, source, set())
+    ticks = hbm.bus_ticks(nbytes, run, gap_bytes=gap)
+    if _again(source, trips):
+        ticks = ticks + hbm.again_ticks(nbytes)
+    several = per_core(instr.imm.get("cores", 0), kernel.cores) != 0
+    apart = _apart(source.base)
+    if apart:
+        ticks = ticks + ~several * hbm.spread_ticks(nbytes, apart * STICK, streams)
+    held = several * hbm.shared_cycles(nbytes, run, gap)
+    return Cost(nbytes, np.where(several, -ticks, ticks), held)
 
 
-def _load(instr: Instr, kernel: Kernel, device: DeviceSpec, trips: Counts) -> Cost:
-    return _hbm(instr, device, *_sticks(instr, kernel, trips, instr.operands[1], set()))
+def _again(source: Operand, trips: Counts) -> bool:
+    """Whether a load in these loops fetches what it fetched before."""
+    strides = padded(source.loops, len(trips))
+    return any(not s and t.any() for s, t in zip(strides, trips, strict=True))
+
+
+def _apart(base: Num) -> int:
+    """Sticks between neighbouring cores' places in a tensor; 0 when all read the same."""
+    places = sorted({*base}) if isinstance(base, tuple) else []
+    return min((b - a for a, b in pairwise(places)), default=0)
+
+
+def streams_of(kernel: Kernel) -> Counts:
+    """[1, cores]: of how many tensors each core reads its own part in turn, those that matter
+    beside the one it reads most."""
+    sizes: dict[str, Counts] = {}
+    for instr, loops in instructions(kernel.streams.get("ml", ())):
+        if instr.op == "load" and _apart(instr.operands[1].base):
+            sticks = prod(n if isinstance(n, int) else max(n) for n in (*instr.counts, *loops))
+            takes = [not instr.where or instr.where >> c & 1 for c in range(kernel.cores)]
+            symbol = instr.operands[1].symbol
+            sizes[symbol] = sizes.get(symbol, nothing()) + sticks * np.array([takes], np.int64)
+    if not sizes:
+        return np.ones((1, 1), np.int64)
+    each = np.concatenate([np.broadcast_to(s, (1, kernel.cores)) for s in sizes.values()])
+    most = np.maximum(1, each.max(0, keepdims=True))
+    streams: Counts = np.maximum(1, each.sum(0, keepdims=True) // most)
+    return streams
 
 
 def _gather(instr: Instr, kernel: Kernel, device: DeviceSpec, trips: Counts) -> Cost:
-    return _hbm(instr, device, *_sticks(instr, kernel, trips, instr.operands[1], {0}))
+    nbytes, run, _ = _runs(instr, kernel, trips, instr.operands[1], {0})
+    return Cost(nbytes, device.hbm.bus_ticks(nbytes, run))
 
 
 def _store(instr: Instr, kernel: Kernel, device: DeviceSpec, trips: Counts) -> Cost:
-    return _hbm(instr, device, *_sticks(instr, kernel, trips, instr.operands[0], set()))
+    nbytes, run, _ = _runs(instr, kernel, trips, instr.operands[0], set())
+    return Cost(nbytes, device.hbm.bus_ticks(nbytes, run, True))
 
 
 def _send(instr: Instr, kernel: Kernel, device: DeviceSpec, trips: Counts) -> Cost:
-    sticks, _ = _sticks(instr, kernel, trips, instr.operands[1], set())
+    there, here = instr.operands
+    nbytes, run, _ = _runs(instr, kernel, trips, here, set())
+    _, run_there, _ = _runs(instr, kernel, trips, there, set())
     mask = per_core(instr.imm.get("cores", 0), kernel.cores)
-    return Cost(sticks * STICK * (mask != 0), mask)
+    nbytes = nbytes * (mask != 0)
+    held = device.ring.held_cycles(nbytes, np.minimum(run, run_there))
+    return Cost(nbytes, mask, held)
+
+
+def _psum(instr: Instr, kernel: Kernel, device: DeviceSpec, trips: Counts) -> Cost:
+    groups = product(effective_counts(instr, trips, kernel.cores))
+    mask = per_core(instr.imm.get("cores", 0), kernel.cores)
+    return Cost(groups * Lx.group_bytes("f32") * (mask != 0), -mask)
 
 
 def _mm(instr: Instr, kernel: Kernel, device: DeviceSpec, trips: Counts) -> Cost:
     r0, r1, t0, t1, kc, n = effective_counts(instr, trips, kernel.cores)
     a, b = (operand.dtype for operand in instr.operands[1:3])
-    left = left_over(instr, 4, instr.imm.get("k_valid", LANES), trips, kernel.cores)
-    k = np.clip(left, 0, kc * LANES)
+    step = k_step(a)
+    left = left_over(instr, 4, instr.imm.get("k_valid", LANES), trips, kernel.cores, step)
+    k = np.clip(left, 0, kc * step)
     rows, taps = r0 * r1, t0 * t1
-    cycles = device.pt.mm_cycles(rows, taps, k, n, a, b)
+    partial = bool(instr.imm.get("partial", 0))
+    cycles = device.pt.mm_cycles(rows, taps, k, n, a, b, partial)
     port = device.pt.mm_port_bytes(rows, taps, k, n, a, b)
     return replace(_compute(device, cycles, port), macs=rows * taps * k * n * LANES)
 
@@ -105,10 +169,11 @@ def _vec(instr: Instr, kernel: Kernel, device: DeviceSpec, trips: Counts) -> Cos
     axes = int(per_core(instr.imm.get("axes", 0), 1)[0, 0])
     reduces = bool(instr.imm.get("reduce", 0))
     kept = [c for d, c in enumerate(counts) if not axes >> d & 1] if reduces else counts
-    results = product(kept) if reduces and instr.imm.get("lanes", 0) else None
+    folds = reduces and bool(instr.imm.get("lanes", 0))
+    spreads = sum(source.splat for source in instr.operands[1:])
     program = kernel.programs[int(per_core(instr.imm.get("program", 0), 1)[0, 0])]
     group = device.sfp.group_cycles((step.op for step in program.steps), reduces)
-    cycles = device.sfp.vec_cycles(product(counts), group, results)
+    cycles = device.sfp.vec_cycles(product(counts), group, folds, spreads)
     port = product(kept) * _group_bytes(instr.operands[0])
     for source in instr.operands[1:]:
         read = [c for c, stride in zip(counts, source.strides, strict=False) if stride]
@@ -153,10 +218,10 @@ def _group_bytes(operand: Operand) -> int:
 _COSTS: dict[str, Callable[[Instr, Kernel, DeviceSpec, Counts], Cost]] = {
     "sync": _sync,
     "recv": _sync,
-    "load": _load,
     "gather": _gather,
     "store": _store,
     "send": _send,
+    "psum": _psum,
     "mm": _mm,
     "vec": _vec,
     "shuf": _shuf,

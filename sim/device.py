@@ -6,13 +6,13 @@ The pricing methods take ints or int64 arrays (elementwise) and stay in whole nu
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
+from .device_file import Table, Whole, Word, read_spec
 from .errors import DeviceError
 from .formats import FORMATS, format_of
 from .isa import LANES, MICRO_OPS, STICK
@@ -24,34 +24,35 @@ if TYPE_CHECKING:
     Ints = TypeVar("Ints", int, NDArray[np.int64])
 
 MAX_TOML_BYTES = 1 << 20
+SPREAD_STEPS = 1 << 12  # parts of the way from near to far
+NEAR_EASES = 2  # what the cost of a short run is divided by when the next one is near
+MASK_BITS = 63  # of a mask of cores: the non-negative half of 64 bits
 
-MOST: dict[str, int] = {
-    "cores.count": 63, "cores.corelets": 1 << 10,
-    "lx.bytes": 1 << 26, "lx.reserved_bytes": 1 << 26, "pt.acc_groups": 1 << 20,
-    "hbm.bytes": 1 << 48, "hbm.span_bytes": 1 << 48, "hbm.multicast_max": 63,
-    "ring.fragments_max": 1 << 10, "launch.loop_max": (1 << 31) - 1,
-}
-"""The greatest value of a parameter, where it is not MOST_ELSE. A mask of cores is the
-non-negative half of 64 bits; the others keep products of parameters far inside 64 bits."""
-
-MOST_ELSE = 1 << 20
+Cycles = Annotated[int, Whole("core cycles", least=0)]
+ByteRate = Annotated[int, Whole("bytes a cycle")]
+Mhz = Annotated[int, Whole("MHz")]
 
 
 @dataclass(frozen=True)
 class Cores:
-    count: int
-    corelets: int
+    count: Annotated[int, Whole("cores", most=MASK_BITS)]
+    corelets: Annotated[int, Whole("corelets of a core", most=1 << 10)]
 
 
 @dataclass(frozen=True)
 class Lx:
-    bytes: int
-    reserved_bytes: int
-    port_bytes_per_cycle: int
+    bytes: Annotated[int, Whole("bytes", most=1 << 26)]
+    reserved_bytes: Annotated[int, Whole("bytes", least=0, most=1 << 26)]
+    port_bytes_per_cycle: ByteRate
 
     @property
     def usable_bytes(self) -> int:
         return self.bytes - self.reserved_bytes
+
+    def contradictions(self) -> Iterator[tuple[str, str]]:
+        if self.usable_bytes < STICK:
+            whole = f"{self.reserved_bytes} of {self.bytes} bytes"
+            yield "reserved_bytes", f"is {whole}, which leaves no stick of {STICK} bytes"
 
     @staticmethod
     def group_bytes(dtype: str) -> int:
@@ -71,33 +72,90 @@ class Lx:
 
 @dataclass(frozen=True)
 class Hbm:
-    bytes: int
-    bytes_per_cycle: int
-    core_bytes_per_cycle: int
-    burst_bytes: int
-    turnaround_cycles: int
-    latency_cycles: int
-    request_cycles: int
-    span_bytes: int
-    multicast_max: int
+    bytes: Annotated[int, Whole("bytes", most=1 << 48)]
+    bytes_per_cycle: ByteRate
+    write_bytes_per_cycle: ByteRate
+    again_bytes_per_cycle: ByteRate
+    side_bytes_per_cycle: ByteRate
+    burst_bytes: Annotated[int, Whole("bytes")]
+    batch_bytes: Annotated[int, Whole("bytes")]
+    turnaround_cycles: Cycles
+    latency_cycles: Cycles
+    window_bytes: Annotated[int, Whole("bytes")]
+    request_cycles: Cycles
+    shared_run_cycles: Cycles
+    near_bytes: Annotated[int, Whole("bytes")]
+    far_bytes: Annotated[int, Whole("bytes")]
+    far_cycles: Cycles
+    span_bytes: Annotated[int, Whole("bytes", most=1 << 48)]
+    multicast_max: Annotated[int, Whole("cores", most=MASK_BITS)]
 
-    def bus_ticks(self, nbytes: Ints, run_bytes: Ints) -> Ints:
+    def bus_ticks(
+        self, nbytes: Ints, run_bytes: Ints, writes: bool = False, gap_bytes: int | None = None
+    ) -> Ints:
         """Bus time of a transfer in ticks, ``bytes_per_cycle`` of which make a core cycle.
 
-        A tick carries one byte. Each contiguous run of ``run_bytes`` (at least 1) that is shorter
-        than a burst costs ``request_cycles`` more.
+        A tick carries one byte that is read; a byte that is written takes longer. Each contiguous
+        run of ``run_bytes`` (at least 1) shorter than a burst costs ``request_cycles`` more, or
+        half when the next begins near, ``gap_bytes`` on.
         """
-        requests: Ints = -(-nbytes // run_bytes) * (run_bytes < self.burst_bytes)
-        return nbytes + requests * (self.request_cycles * self.bytes_per_cycle)
+        requests: Ints = self._short_runs(nbytes, run_bytes) * self.request_cycles
+        if writes:
+            nbytes = -(-nbytes * self.bytes_per_cycle // self.write_bytes_per_cycle)
+        return nbytes + requests * self.bytes_per_cycle // self._eases(gap_bytes)
 
-    def turnaround_ticks(self, nbytes: Ints) -> Ints:
-        """Bus ticks lost when ``nbytes`` of one direction alternate, burst by burst, with as many
-        of the other: there and back for each burst."""
-        return -(-nbytes * 2 * self.turnaround_cycles * self.bytes_per_cycle // self.burst_bytes)
+    def _short_runs(self, nbytes: Ints, run_bytes: Ints) -> Ints:
+        """Contiguous runs shorter than a burst."""
+        return -(-nbytes // run_bytes) * (run_bytes < self.burst_bytes)
 
-    def core_cycles(self, nbytes: Ints) -> Ints:
-        """Least cycles in which one core moves ``nbytes``, however idle the bus is."""
-        return -(-nbytes // self.core_bytes_per_cycle)
+    def again_ticks(self, nbytes: Ints) -> Ints:
+        """Bus ticks that a read of ``nbytes`` takes longer when the kernel's loops have read the
+        same before."""
+        slower = max(0, self.bytes_per_cycle - self.again_bytes_per_cycle)
+        return -(-nbytes * slower // self.again_bytes_per_cycle)
+
+    @property
+    def core_bytes_per_cycle(self) -> int:
+        """What one core moves one way in a cycle at most, however idle the bus is."""
+        return max(1, min(self.bytes_per_cycle, self.window_bytes // max(1, self.latency_cycles)))
+
+    def spread_ticks(self, nbytes: Ints, apart_bytes: int, streams: Ints) -> Ints:
+        """Bus ticks that a read of ``nbytes`` loses because the cores that read along with it are
+        ``apart_bytes`` from one another.
+
+        Cores that read close together share open memory rows. Up to ``near_bytes`` nothing is lost,
+        from ``far_bytes`` on ``far_cycles`` a burst, between them in proportion to the logarithm.
+        A kernel that reads several ``streams`` in turn opens the rows of one behind the others.
+        """
+        lost: Ints = nbytes * self.far_cycles * self.bytes_per_cycle * self.spread(apart_bytes)
+        return lost // (SPREAD_STEPS * self.burst_bytes * streams)
+
+    def spread(self, apart_bytes: int) -> int:
+        """How far apart, from 0 (near) to SPREAD_STEPS (far)."""
+        reach = _log2(self.far_bytes) - _log2(self.near_bytes)
+        beyond = min(_log2(apart_bytes) - _log2(self.near_bytes), reach)
+        return SPREAD_STEPS * max(0, beyond) // max(1, reach)
+
+    def turnaround_ticks(self, nbytes: Ints, batch_bytes: int | None = None) -> Ints:
+        """Bus ticks lost when ``nbytes`` of one direction alternate with as many of the other:
+        there and back for each batch. ``batch_bytes``: what waits to be moved one way, at most what
+        the controller moves before it turns."""
+        batch = min(batch_bytes or self.batch_bytes, self.batch_bytes)
+        return -(-nbytes * 2 * self.turnaround_cycles * self.bytes_per_cycle // batch)
+
+    def _eases(self, gap_bytes: int | None) -> int:
+        """What the cost of a short run is divided by: the next one is near, or is not."""
+        return NEAR_EASES if gap_bytes is not None and gap_bytes <= self.near_bytes else 1
+
+    def held_cycles(self, nbytes: Ints) -> Ints:
+        """Cycles a memory unit is still occupied when ``nbytes`` have left the bus: a core has
+        ``window_bytes`` on their way, each for ``latency_cycles``."""
+        return nbytes * self.latency_cycles // self.window_bytes
+
+    def shared_cycles(self, nbytes: Ints, run_bytes: Ints, gap_bytes: int | None = None) -> Ints:
+        """Least cycles of a load that several cores take: for each short run all must be ready."""
+        runs: Ints = self._short_runs(nbytes, run_bytes) * self.shared_run_cycles
+        return runs // self._eases(gap_bytes)
 
     def bus_cycles(self, read_ticks: int, write_ticks: int) -> int:
         """Cycles the bus needs for a mix of reads and writes that are pending together (their
@@ -108,19 +166,25 @@ class Hbm:
 
 @dataclass(frozen=True)
 class Ring:
-    bytes_per_cycle: int
-    clock_mhz: int
-    hop_cycles: int
-    fragments_max: int
-    start_cycles: int
+    bytes_per_cycle: Annotated[int, Whole("bytes a ring cycle")]
+    clock_mhz: Mhz
+    hop_cycles: Annotated[int, Whole("ring cycles", least=0)]
+    fragments_max: Annotated[int, Whole("fragments", most=1 << 10)]
+    start_cycles: Cycles
+    run_cycles: Cycles
+    psum_bytes_per_cycle: Annotated[int, Whole("bytes a ring cycle")]
+
+    def held_cycles(self, nbytes: Ints, run_bytes: Ints) -> Ints:
+        """Core cycles that a send of ``nbytes`` in contiguous runs takes beside its bytes."""
+        return -(-nbytes // run_bytes) * self.run_cycles
 
     def payload_cycles(self, nbytes: Ints) -> Ints:
         """Ring cycles that ``nbytes`` occupy each segment they pass."""
         return -(-nbytes // self.bytes_per_cycle)
 
-    def to_ring(self, core_cycle: int, core_mhz: int) -> int:
-        """The first ring cycle that begins no earlier than the core cycle."""
-        return -(-core_cycle * self.clock_mhz // core_mhz)
+    def psum_payload_cycles(self, nbytes: Ints) -> Ints:
+        """Ring cycles that ``nbytes`` of partial sums occupy the segment to a neighbour."""
+        return -(-nbytes // self.psum_bytes_per_cycle)
 
     def to_core(self, ring_cycle: int, core_mhz: int) -> int:
         """The first core cycle that begins no earlier than the ring cycle."""
@@ -132,31 +196,57 @@ class Ring:
         ring_cycles = self.payload_cycles(nbytes) + hops * self.hop_cycles
         return self.start_cycles + self.to_core(ring_cycles, core_mhz)
 
+    def psum_cycles(self, nbytes: int, core_mhz: int) -> int:
+        """Core cycles from issue until ``nbytes`` of partial sums are added on the neighbouring
+        core, on an idle ring."""
+        ring_cycles = self.psum_payload_cycles(nbytes) + self.hop_cycles
+        return self.start_cycles + self.to_core(ring_cycles, core_mhz)
+
 
 @dataclass(frozen=True)
 class Pt:
-    macs_per_cycle: int
-    rows: int
-    k_step: int
-    fill_cycles: int
-    acc_groups: int
-    mac_eighths: Mapping[str, int]
+    macs_per_cycle: Annotated[int, Whole("16-bit multiply-accumulates a cycle")]
+    rows: Annotated[int, Whole("output rows of a pass")]
+    k_step: Annotated[int, Whole("inner elements")]
+    fill_cycles: Cycles
+    acc_groups: Annotated[int, Whole("groups of 64 lanes", most=1 << 20)]
+    ksplit_macs_per_cycle: Annotated[int, Whole("16-bit multiply-accumulates a cycle")]
+    mac_eighths: Annotated[
+        Mapping[str, int], Table(Whole("eighths of a 16-bit multiply-accumulate"), tuple(FORMATS))
+    ]
+
+    def contradictions(self) -> Iterator[tuple[str, str]]:
+        if self.ksplit_macs_per_cycle > self.macs_per_cycle:
+            yield "ksplit_macs_per_cycle", (
+                f"is {self.ksplit_macs_per_cycle}, more than the {self.macs_per_cycle} of all "
+                "corelets"
+            )
 
     def mm_cycles(
-        self, rows: Ints, taps: Ints, k: Ints, n: Ints, a: str = "dl16", b: str = "dl16"
+        self,
+        rows: Ints,
+        taps: Ints,
+        k: Ints,
+        n: Ints,
+        a: str = "dl16",
+        b: str = "dl16",
+        partial: bool = False,
     ) -> Ints:
         """Cycles of one ``mm``: ``rows`` output rows (rounded up to passes), ``taps`` window
         positions, ``k`` inner elements a tap (rounded up to ``k_step``), ``n`` groups of 64 output
         columns.
 
-        ``a``, ``b``: formats of the factors; the dearer one sets the rate. KeyError for a format
-        that ``mac_eighths`` does not name. Nothing to do takes no time.
+        ``a``, ``b``: formats of the factors; the dearer one sets the rate. ``partial``: its sums go
+        on over a partial-sum ring, which fewer corelets reach. KeyError for a format that
+        ``mac_eighths`` does not name. Nothing to do takes no time.
         """
         rows_up = -(-rows // self.rows) * self.rows
         k_up = -(-k // self.k_step) * self.k_step
         macs = rows_up * taps * k_up * n * LANES
         eighths = max(self.mac_eighths[a], self.mac_eighths[b])
-        return -(-macs * eighths // (8 * self.macs_per_cycle)) + (macs > 0) * self.fill_cycles
+        rate = self.ksplit_macs_per_cycle if partial else self.macs_per_cycle
+        fills = taps * -(-k // LANES) * n * (rows > 0)
+        return -(-macs * eighths // (8 * rate)) + fills * self.fill_cycles
 
     def mm_port_bytes(
         self, rows: Ints, taps: Ints, k: Ints, n: Ints, a: str = "dl16", b: str = "dl16"
@@ -170,28 +260,31 @@ class Pt:
 
 @dataclass(frozen=True)
 class Sfp:
-    groups_per_cycle: int
-    start_cycles: int
-    shuffle_bytes_per_cycle: int
-    shuffle_run_cycles: int
-    shuffle_stick_cycles: int
-    lane_reduce_cycles: int
-    cycles: Mapping[str, int]
+    groups_per_cycle: Annotated[int, Whole("groups of 64 lanes a cycle")]
+    start_cycles: Cycles
+    switch_cycles: Cycles
+    shuffle_bytes_per_cycle: ByteRate
+    shuffle_run_cycles: Cycles
+    shuffle_stick_cycles: Cycles
+    lane_reduce_cycles: Cycles
+    lane_spread_cycles: Cycles
+    cycles: Annotated[Mapping[str, int], Table(Whole("cycles a group"), tuple(MICRO_OPS))]
 
     def group_cycles(self, ops: Iterable[str], reduces: bool = False) -> int:
         """Cycles one corelet spends on a 64-lane group: the micro-ops' costs, and one for the fold
         of a reduction; at least 1."""
         return max(1, sum(self.cycles.get(op, 1) for op in ops) + reduces)
 
-    def vec_cycles(self, points: Ints, group_cycles: int, results: Ints | None = None) -> Ints:
+    def vec_cycles(
+        self, points: Ints, group_cycles: int, folds: bool = False, spreads: int = 0
+    ) -> Ints:
         """Cycles of one ``vec`` over ``points`` groups of ``group_cycles`` each.
 
-        ``results``: for a reduction over the lanes, how many groups are folded into one lane each.
-        Nothing to do takes no time.
+        ``folds``: each group is folded into one lane; ``spreads``: operands of which one lane is
+        spread over all 64 for each group. Nothing to do takes no time.
         """
-        work = points * group_cycles
-        if results is not None:
-            work = work + results * self.lane_reduce_cycles
+        lanes = folds * self.lane_reduce_cycles + spreads * self.lane_spread_cycles
+        work = points * (group_cycles + lanes)
         return -(-work // self.groups_per_cycle) + (points > 0) * self.start_cycles
 
     def shuffle_cycles(self, nbytes: Ints, run_bytes: Ints, sticks: Ints) -> Ints:
@@ -210,16 +303,16 @@ class Sfp:
 
 @dataclass(frozen=True)
 class Launching:
-    start_cycles: int
-    loop_max: int
+    start_cycles: Cycles
+    loop_max: Annotated[int, Whole("trips", most=(1 << 31) - 1)]
 
 
 @dataclass(frozen=True)
 class DeviceSpec:
     """All numbers of one machine; see devices/spyre.toml for unit, meaning and source of each."""
 
-    name: str
-    clock_mhz: int
+    name: Annotated[str, Word("what the device is called")]
+    clock_mhz: Mhz
     cores: Cores
     lx: Lx
     hbm: Hbm
@@ -234,15 +327,27 @@ class DeviceSpec:
         return cycles / self.clock_mhz
 
     def mm_total_cycles(
-        self, rows: Ints, taps: Ints, k: Ints, n: Ints, a: str = "dl16", b: str = "dl16"
+        self,
+        rows: Ints,
+        taps: Ints,
+        k: Ints,
+        n: Ints,
+        a: str = "dl16",
+        b: str = "dl16",
+        partial: bool = False,
     ) -> Ints:
         """Cycles one ``mm`` holds the matrix unit when nothing else uses the scratchpad port: with
         few rows reading ``b`` takes longer than the arithmetic. Arguments as ``Pt.mm_cycles``."""
         port = self.pt.mm_port_bytes(rows, taps, k, n, a, b)
-        return self.lx.stretched(self.pt.mm_cycles(rows, taps, k, n, a, b), port)
+        return self.lx.stretched(self.pt.mm_cycles(rows, taps, k, n, a, b, partial), port)
 
     def vec_total_cycles(
-        self, points: Ints, group_cycles: int, port_bytes: Ints, results: Ints | None = None
+        self,
+        points: Ints,
+        group_cycles: int,
+        port_bytes: Ints,
+        folds: bool = False,
+        spreads: int = 0,
     ) -> Ints:
         """Cycles one ``vec`` holds the vector unit when nothing else uses the scratchpad port.
 
@@ -250,15 +355,14 @@ class DeviceSpec:
         the groups it really visits times ``Lx.group_bytes``; accumulators have their own port.
         The rest as ``Sfp.vec_cycles``.
         """
-        return self.lx.stretched(self.sfp.vec_cycles(points, group_cycles, results), port_bytes)
+        cycles = self.sfp.vec_cycles(points, group_cycles, folds, spreads)
+        return self.lx.stretched(cycles, port_bytes)
 
 
-_SECTIONS: dict[str, type[Any]] = {
-    "cores": Cores, "lx": Lx, "hbm": Hbm, "ring": Ring, "pt": Pt, "sfp": Sfp, "launch": Launching,
-}
-
-_TABLES: dict[str, Iterable[str]] = {"cycles": MICRO_OPS, "mac_eighths": FORMATS}
-"""Parameters that are tables, and the keys they may have."""
+def _log2(value: int) -> int:
+    """1024 log2(value), straight between powers of two; whole numbers on every machine."""
+    exponent = max(1, value).bit_length() - 1
+    return (exponent << 10) + ((max(1, value) << 10 >> exponent) - (1 << 10))
 
 
 def builtin_devices() -> list[str]:
@@ -280,7 +384,8 @@ def load_device(name: str = "spyre") -> DeviceSpec:
         try:
             text = path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
-            raise DeviceError(f"device file {name} is not UTF-8 text: {error}") from None
+            line = error.object.count(b"\n", 0, error.start) + 1
+            raise DeviceError(f"{name}, line {line}: is not UTF-8 text: {error.reason}") from None
         return parse_device(text, name)
     if name not in builtin_devices():
         raise DeviceError(
@@ -292,73 +397,6 @@ def load_device(name: str = "spyre") -> DeviceSpec:
 
 
 def parse_device(text: str, origin: str = "device") -> DeviceSpec:
-    """DeviceSpec from TOML text. DeviceError names every missing, unknown or impossible parameter
-    at once: times may be 0, all else is at least 1, and nothing exceeds its entry in MOST."""
-    try:
-        data = tomllib.loads(text)
-    except ValueError as error:  # a syntax error, or a number of too many digits
-        raise DeviceError(f"{origin}: not valid TOML: {error}") from None
-    except RecursionError:
-        raise DeviceError(f"{origin}: not valid TOML: its brackets nest too deep") from None
-    problems: list[str] = []
-    name = data.pop("name", "")
-    if not isinstance(name, str) or not name:
-        problems.append("name is missing or not a string")
-    clock = data.pop("clock_mhz", None)
-    if not _whole(clock) or clock < 1:
-        problems.append("clock_mhz is missing or not a positive whole number")
-    elif clock > MOST_ELSE:
-        problems.append(_beyond("clock_mhz", clock, MOST_ELSE))
-    sections = {
-        key: _section(key, cls, data.pop(key, None), problems) for key, cls in _SECTIONS.items()
-    }
-    problems += [f"[{key}] is not a section of a device file" for key in data]
-    lx = sections["lx"]
-    if isinstance(lx, Lx) and lx.usable_bytes < STICK:
-        problems.append(
-            f"lx.reserved_bytes is {lx.reserved_bytes} of {lx.bytes} bytes, which leaves no stick"
-        )
-    if problems:
-        raise DeviceError(f"{origin}: " + "; ".join(problems))
-    return DeviceSpec(name=name, clock_mhz=clock, text=text, **sections)
-
-
-def _whole(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _section(key: str, cls: type[Any], table: object, problems: list[str]) -> Any:
-    if not isinstance(table, dict):
-        problems.append(f"section [{key}] is missing")
-        return None
-    values: dict[str, Any] = {}
-    for f in fields(cls):
-        value = table.pop(f.name, None)
-        least = 0 if f.name.endswith("_cycles") or f.name == "reserved_bytes" else 1
-        if f.name in _TABLES:
-            problems += _table_problems(f"{key}.{f.name}", value, _TABLES[f.name])
-        elif not _whole(value) or value < least:
-            problems.append(f"{key}.{f.name} is missing or not a whole number of at least {least}")
-        elif value > (most := MOST.get(f"{key}.{f.name}", MOST_ELSE)):
-            problems.append(_beyond(f"{key}.{f.name}", value, most))
-        values[f.name] = value
-    problems += [f"{key}.{extra} is not a parameter" for extra in table]
-    return None if problems else cls(**values)
-
-
-def _table_problems(name: str, table: object, known: Iterable[str]) -> list[str]:
-    if not isinstance(table, dict):
-        return [f"{name} is missing or not a table of whole numbers"]
-    names = tuple(known)
-    wrong = [f"{name}.{k} is none of {', '.join(names)}" for k in table if k not in names]
-    for k, v in table.items():
-        if not _whole(v) or v < 1:
-            wrong.append(f"{name}.{k} is not a whole number of at least 1")
-        elif v > MOST_ELSE:
-            wrong.append(_beyond(f"{name}.{k}", v, MOST_ELSE))
-    return wrong
-
-
-def _beyond(name: str, value: int, most: int) -> str:
-    shown = value if value < 1 << 128 else "a number of more than 38 digits"
-    return f"{name} is {shown}, the most that is simulated is {most}"
+    """DeviceSpec from TOML text. DeviceError tells every missing, unknown or impossible parameter
+    at once, with its unit and line."""
+    return read_spec(DeviceSpec, text, origin, {"text": text})

@@ -27,3 +27,11 @@ class AsmError(SimError):
 
 class SimulationError(SimError):
     """A run broke a rule of the machine: out of bounds, uninitialised read, span, deadlock."""
+
+
+class HazardError(SimError):
+    """The checker found hazards in a program; ``findings`` has a sentence for each."""
+
+    def __init__(self, message: str, findings: tuple[str, ...]) -> None:
+        self.findings = findings
+        super().__init__(message)

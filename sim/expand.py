@@ -11,15 +11,15 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from .cost import Cost, cost_of
+from .cost import Cost, cost_of, streams_of
 from .device import DeviceSpec
-from .extent import core_value, trip_numbers
+from .extent import core_value, per_core, trip_numbers
 from .isa import GO, UNITS, Instr, Kernel, Loop, Signal, Stream, Wait
 from .legal import check_kernel
 
 Waits = tuple[tuple[int, int, int], ...]  # token, needed, taken
 Signals = tuple[tuple[int, int, tuple[int, ...] | None], ...]  # token, n, cores (None: this one)
-Step = tuple[Waits, Signals, int, int]  # waits, signals, Cost.work, Cost.extra
+Step = tuple[Waits, Signals, int, int, int]  # waits, signals, Cost.work, .extra, .held
 
 
 @dataclass(frozen=True)
@@ -77,14 +77,16 @@ def expand(kernel: Kernel, device: DeviceSpec) -> KernelPlan:
     units: dict[int, UnitPlan] = {}
     moved = dict.fromkeys(UNITS, 0)
     macs = tokens = 0
+    streams = streams_of(kernel)
     for u, unit in enumerate(UNITS):
         sites: list[Site] = []
         order = _flatten(kernel.streams.get(unit, ()), (), sites)
         if not sites:
             continue
-        costs = [cost_of(s.instr, kernel, device, trip_numbers(s.loops)) for s in sites]
+        costs = [cost_of(s.instr, kernel, device, trip_numbers(s.loops), streams) for s in sites]
         active = [_executing(s.instr, kernel) for s in sites]
-        units[u] = _unit_plan(kernel, tuple(sites), order, costs, active)
+        late = _switches(sites, order) * device.sfp.switch_cycles
+        units[u] = _unit_plan(kernel, tuple(sites), order, costs, active, late)
         for site, cost, cores in zip(sites, costs, active, strict=True):
             moved[unit] += _total(cost.work, site, cores)
             macs += _total(cost.macs, site, cores)
@@ -108,6 +110,21 @@ def _flatten(
     return np.concatenate(parts)
 
 
+def _switches(sites: list[Site], order: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Steps at which the vector unit takes up another micro-program than it ran last."""
+    runs = [
+        (*(per_core(site.instr.imm.get(k, 0), 1)[0, 0] for k in ("program", "reduce")),)
+        if site.instr.op == "vec" else None
+        for site in sites
+    ]  # fmt: skip
+    numbers = {program: i for i, program in enumerate(dict.fromkeys(p for p in runs if p))}
+    taken = np.array([numbers[p] if p else -1 for p in runs], np.int64)[order]
+    at = np.flatnonzero(taken >= 0)
+    switched = np.zeros(len(order), np.bool_)
+    switched[at[1:]] = taken[at[1:]] != taken[at[:-1]]
+    return switched
+
+
 def _total(values: NDArray[np.int64], site: Site, active: NDArray[np.bool_]) -> int:
     """Sum over all trips and the ``active`` cores."""
     if not values.any():
@@ -123,25 +140,29 @@ def _executing(instr: Instr, kernel: Kernel) -> NDArray[np.bool_]:
 
 def _unit_plan(
     kernel: Kernel, sites: tuple[Site, ...], order: NDArray[np.int64], costs: list[Cost],
-    active: list[NDArray[np.bool_]],
+    active: list[NDArray[np.bool_]], late: NDArray[np.int64],
 ) -> UnitPlan:
+    """``late``: cycles that each step of the stream takes beside its cost."""
     cores = kernel.cores
     by_site = np.argsort(order, kind="stable")
     bounds = np.concatenate(([0], np.cumsum(np.bincount(order, minlength=len(sites)))))
     trip = np.empty(len(order), np.int64)
     work = np.empty((len(order), cores), np.int64)
     extra = np.empty((len(order), cores), np.int64)
+    held = np.empty((len(order), cores), np.int64)
     runs = np.ones((len(order), cores), np.bool_)
     for number, cost in enumerate(costs):
         where = by_site[bounds[number] : bounds[number + 1]]
         trip[where] = np.arange(len(where))
         work[where] = cost.work
         extra[where] = cost.extra
+        held[where] = cost.held
         runs[where] = active[number]
+    work += late[:, None] * (work > 0)
     waits = [_waits(site.instr.waits) for site in sites]
     alike = [_signals(site.instr.signals, 0, cores) if _uniform(site.instr.signals) else None
              for site in sites]
-    shared: dict[tuple[bytes, bytes, bytes, tuple[Signals, ...]], list[Step]] = {}
+    shared: dict[tuple[bytes, bytes, bytes, bytes, tuple[Signals, ...]], list[Step]] = {}
     steps: list[list[Step]] = []
     kept: list[NDArray[np.int64] | None] = []
     for core in range(cores):
@@ -151,16 +172,16 @@ def _unit_plan(
         )
         column = runs[:, core]
         mine = None if column.all() else np.flatnonzero(column)
-        chosen, w, x = order, work[:, core], extra[:, core]
+        chosen, w, x, h = order, work[:, core], extra[:, core], held[:, core]
         if mine is not None:
-            chosen, w, x = order[mine], w[mine], x[mine]
-        key = (column.tobytes(), w.tobytes(), x.tobytes(), signals)
+            chosen, w, x, h = order[mine], w[mine], x[mine], h[mine]
+        key = (column.tobytes(), w.tobytes(), x.tobytes(), h.tobytes(), signals)
         if key not in shared:
             at = chosen.tolist()
             shared[key] = list(
                 zip(
                     map(waits.__getitem__, at), map(signals.__getitem__, at),
-                    w.tolist(), x.tolist(), strict=True,
+                    w.tolist(), x.tolist(), h.tolist(), strict=True,
                 )
             )
         steps.append(shared[key])

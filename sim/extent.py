@@ -64,12 +64,14 @@ def effective_counts(instr: Instr, trips: Counts, cores: int) -> list[Counts]:
     return counts
 
 
-def left_over(instr: Instr, dim: int, number: Num, trips: Counts, cores: int) -> Counts:
-    """Of ``number`` elements along dimension ``dim`` (64 a step), how many the trips before leave:
-    the loops of the dimension's limit count them off. May be negative."""
+def left_over(
+    instr: Instr, dim: int, number: Num, trips: Counts, cores: int, step: int = LANES
+) -> Counts:
+    """Of ``number`` elements along dimension ``dim``, ``step`` at a time, how many the trips before
+    leave: the loops of the dimension's limit count them off. May be negative."""
     limit = instr.limits[dim] if 0 <= dim < len(instr.limits) else None
     done = loop_offset(limit.loops, trips) if limit is not None else np.zeros((1, 1), np.int64)
-    return per_core(number, cores) - done * LANES
+    return per_core(number, cores) - done * step
 
 
 def product(counts: Sequence[Counts]) -> Counts:
@@ -159,3 +161,15 @@ def run_length(
         run = np.where(going & ~single & follows, run * counts[d], run)
         going = going & (single | follows)
     return np.maximum(run, 1)
+
+
+def run_gap(counts: Sequence[Counts], strides: Sequence[int]) -> int | None:
+    """From the start of a contiguous run to that of the next, in the unit of ``strides``; None when
+    all is one run."""
+    run = 1
+    for count, stride in zip(reversed(counts), reversed(strides), strict=True):
+        most = int(count.max())
+        if most > 1 and stride != run:
+            return abs(stride)
+        run *= most
+    return None

@@ -10,7 +10,7 @@ from .device import DeviceSpec
 from .engine import Queue
 from .errors import SimulationError
 from .functional_move import Hbm, fill, gather, load, send, shuf, store
-from .functional_pt import mm
+from .functional_pt import mm, psum
 from .functional_vec import vec
 from .isa import STICK, UNITS, Instr, Program
 from .memory import Image, Memory
@@ -55,6 +55,8 @@ class Functional:
             match instr.op:
                 case "mm":
                     mm(instr, self.memory, moment)
+                case "psum":
+                    psum(instr, self.memory, moment)
                 case "vec":
                     vec(instr, plan.kernel, self.memory, moment)
                 case op:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from .extent import core_value
 from .formats import encode
+from .half_sticks import read_vector, write_vector
 from .isa import LANES, Instr, Kernel, Operand
 from .memory import POISON, Image, Memory
 from .micro import evaluate
@@ -20,9 +21,7 @@ from .view import (
     counts_of,
     grid,
     left_over,
-    read_groups,
     write_bits,
-    write_groups,
 )
 
 Array = NDArray[Any]
@@ -56,7 +55,7 @@ def vec(instr: Instr, kernel: Kernel, memory: Memory, moment: Moment) -> None:
     image = image_of(target, memory, moment.core)
     fold = FOLDS.get(immediate(instr, "reduce"))
     if fold is None:
-        write_groups(image, grid(target, counts, moment), value, target.dtype)
+        write_vector(image, grid(target, counts, moment), value, target.dtype)
         return
     full = np.broadcast_to(value, (*counts, LANES))
     axes = [d for d in range(len(counts)) if immediate(instr, "axes") >> d & 1]
@@ -71,12 +70,12 @@ def vec(instr: Instr, kernel: Kernel, memory: Memory, moment: Moment) -> None:
         result = _reduce(fold, full, tuple(axes))
         where = grid(target, kept, moment)
         if not starts_anew(instr, moment):
-            held = read_groups(image, where, target.dtype)
+            held = read_vector(image, where, target.dtype)
             result = fold.combine(*_same_kind(held[..., :1] if lanes else held, result))
     if lanes:
         _write_first_lane(image, where, result, target.dtype, memory.poison)
     else:
-        write_groups(image, where, result, target.dtype)
+        write_vector(image, where, result, target.dtype)
 
 
 def starts_anew(instr: Instr, moment: Moment) -> bool:
@@ -100,7 +99,7 @@ def _source(
 ) -> Array:
     image = image_of(operand, memory, moment.core)
     lanes = 1 if operand.splat else LANES
-    return read_groups(image, grid(operand, counts, moment), operand.dtype, pattern, lanes)
+    return read_vector(image, grid(operand, counts, moment), operand.dtype, pattern, lanes)
 
 
 def _valid_lanes(instr: Instr, full: Array, fold: Fold, moment: Moment) -> Array:

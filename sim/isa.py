@@ -10,7 +10,7 @@ run the same streams; a number that differs from core to core is a tuple with on
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 Num = int | tuple[int, ...]  # one value for all cores, or one for each
@@ -204,15 +204,20 @@ OPCODES: dict[str, OpcodeDef] = {
         "units",
     ),
     "mm": OpcodeDef(
-        7, ("pt",), ("acc", "a", "b"), {"k_valid": 64, "acc_levels": 0, "init": 1},
+        7, ("pt",), ("acc", "a", "b"), {"k_valid": 64, "acc_levels": 0, "init": 1, "partial": 0},
         ("r0", "r1", "t0", "t1", "kc", "n"),
-        "acc[r0,r1,n,:] += sum over t0,t1,kc,k<64 of a[r0,r1,t0,t1,kc,lane k] * b[t0,t1,kc,row "
-        "k,n,:]; row k of b lies k sticks after its base, 2k when b is 32 bits wide (a group of a "
-        "is then 2 sticks too); k_valid: elements that exist along kc, counted through the loops "
-        "as the limit of kc counts groups: with L = sum(loops[l] * trip[l]) of that limit (0 "
-        "without one) lanes of a with (L + kc)*64 + k >= k_valid count as zero and their b rows "
-        "are not read; with init=1 acc is overwritten instead of added to when the trip of every "
-        "loop in the bit set acc_levels is 0; acc holds fp32; a guarded-out a reads 0",
+        "acc[r0,r1,n,:] += sum over t0,t1,kc,k<K of a[r0,r1,t0,t1,kc,lane k] * b[t0,t1,kc,row "
+        "k,n,:]; K is 64 and row k of b lies k sticks after its base, 2k when b is 32 bits wide (a "
+        "group of a is then 2 sticks too). In 8 and 4 bits a stick is a block of its factor, its "
+        "lanes as in sim/arrange.py: K is 128 (i4: of two rows, r1 and r1 + 1, and the stride of "
+        "r1 that of such a pair), and a stick of b is 2 rows (i4: 4) of 64 columns. k_valid: "
+        "elements that exist along kc, counted through the loops as the limit of kc counts steps: "
+        "with L = sum(loops[l] * trip[l]) of that limit (0 without one) lanes of a with (L + kc)*K "
+        "+ k >= k_valid count as zero and their b rows are not read; with init=1 acc is "
+        "overwritten instead of added to when the trip of every loop in the bit set acc_levels is "
+        "0; acc holds fp32 or, of whole numbers, i32 that saturates; a guarded-out a reads 0; "
+        "partial=1: "
+        "what it computes goes on by psum, so only the corelets work that reach that ring",
     ),
     "vec": OpcodeDef(
         8, ("sfp",), ("dst", "src*"),
@@ -225,7 +230,8 @@ OPCODES: dict[str, OpcodeDef] = {
         "along dimension lane_dim (64 a step), counted through the loops of that dimension's limit "
         "as k_valid of mm is; lanes beyond are left out of a lane reduction; 0: all exist. fill: "
         "float32 bit pattern a guarded-out source reads as. With init=0 or a non-zero trip in "
-        "acc_levels a reduction is folded into what dst holds",
+        "acc_levels a reduction is folded into what dst holds. Operands of 8 bits count half "
+        "sticks, whose lanes are interleaved in groups of eight",
     ),
     "shuf": OpcodeDef(
         9, ("sfp",), ("dst", "src"), {"bits": 16}, None,
@@ -238,13 +244,19 @@ OPCODES: dict[str, OpcodeDef] = {
         "write the bit pattern `value` to elements of the scratchpad; dimensions, base and strides "
         "count elements",
     ),
+    "psum": OpcodeDef(
+        11, ("rs",), ("dst", "src"), {"cores": 0}, None,
+        "add fp32 groups of this core's accumulators to those of the one neighbouring core in the "
+        "mask (the core numbered one higher or lower), over the partial-sum ring of that "
+        "direction; signals fire when the last group has been added",
+    ),
 }
 
 # Micro-op -> arity. Costs (cycles per 64-lane group and corelet) stand in the device file.
 MICRO_OPS: dict[str, int] = {
     "copy": 1, "neg": 1, "abs": 1, "recip": 1, "sqrt": 1, "rsqrt": 1, "exp": 1, "log": 1, "tanh": 1,
-    "sigmoid": 1, "sin": 1, "cos": 1, "floor": 1, "ceil": 1, "round": 1, "sign": 1, "isnan": 1,
-    "isinf": 1, "not": 1, "i2f": 1, "f2i": 1,
+    "sigmoid": 1, "erf": 1, "sin": 1, "cos": 1, "floor": 1, "ceil": 1, "round": 1, "sign": 1,
+    "isnan": 1, "isinf": 1, "not": 1, "i2f": 1, "f2i": 1,
     "add": 2, "sub": 2, "mul": 2, "div": 2, "max": 2, "min": 2, "mod": 2,
     "eq": 2, "ne": 2, "lt": 2, "le": 2, "gt": 2, "ge": 2, "and": 2, "or": 2, "xor": 2, "where": 3,
 }
@@ -298,12 +310,14 @@ class Launch:
     """One run of ``kernel`` (index). ``args``: for each formal parameter (buffer name, byte
     offset). ``after``: indices of earlier launches whose completion raises GO. ``early``: units may
     start instructions that do not wait for GO while the previous launch still runs (the planner
-    proved the scratchpads disjoint)."""
+    proved the scratchpads disjoint). ``notes``: provenance of this launch in place of the kernel's,
+    note by note; empty when the kernel's own hold."""
 
     kernel: int
     args: tuple[tuple[str, int], ...] = ()
     after: tuple[int, ...] = ()
     early: bool = False
+    notes: tuple[Note, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -315,6 +329,11 @@ class Program:
     launches: tuple[Launch, ...]
     device: str = ""  # the device description, as TOML text
     meta: Mapping[str, str] = field(default_factory=dict)
+
+
+def launched(kernel: Kernel, launch: Launch) -> Kernel:
+    """The kernel as the launch runs it: with the launch's provenance."""
+    return replace(kernel, notes=launch.notes) if launch.notes else kernel
 
 
 def instructions(

@@ -27,6 +27,7 @@ from .isa import (
     Limit,
     Loop,
     MicroProgram,
+    Note,
     Num,
     Operand,
     Program,
@@ -66,7 +67,7 @@ def _program(program: Program, data: bool) -> Iterator[str]:
     if program.launches:
         yield ""
     for launch in program.launches:
-        yield _launch(launch, program.kernels)
+        yield from _launch(launch, program.kernels)
 
 
 def _device(text: str) -> Iterator[str]:
@@ -107,14 +108,24 @@ def _data(data: bytes | memoryview) -> Iterator[str]:
         yield "  | " + base64.b64encode(packed[i : i + _BASE64_BYTES]).decode()
 
 
-def _launch(launch: Launch, kernels: Sequence[Kernel]) -> str:
+def _launch(launch: Launch, kernels: Sequence[Kernel]) -> Iterator[str]:
     kernel = kernels[launch.kernel]
     args = ", ".join(
         f"{_name('$', symbol)}={_name('%', buffer)} + {offset}"
         for symbol, (buffer, offset) in zip(kernel.params, launch.args, strict=True)
     )
     after = f" after {_comma(launch.after)}" if launch.after else ""
-    return f"launch {_name('@', kernel.name)} ({args}){after}{' early' if launch.early else ''}"
+    early = " early" if launch.early else ""
+    yield f"launch {_name('@', kernel.name)} ({args}){after}{early}{' {' if launch.notes else ''}"
+    if launch.notes:
+        yield from _notes(launch.notes)
+        yield "}"
+
+
+def _notes(notes: Sequence[Note]) -> Iterator[str]:
+    for i, note in enumerate(notes):
+        nodes = f" from {', '.join(map(_quoted, note.nodes))}" if note.nodes else ""
+        yield f"  note {i} {_quoted(note.op)}{nodes}"
 
 
 def _kernel(kernel: Kernel) -> Iterator[str]:
@@ -126,9 +137,7 @@ def _kernel(kernel: Kernel) -> Iterator[str]:
         yield f"  info {_quoted(key)} = {_quoted(fact) if isinstance(fact, str) else fact}"
     for i, program in enumerate(kernel.programs):
         yield f"  program {i} {_micro_program(program)}"
-    for i, note in enumerate(kernel.notes):
-        nodes = f" from {', '.join(map(_quoted, note.nodes))}" if note.nodes else ""
-        yield f"  note {i} {_quoted(note.op)}{nodes}"
+    yield from _notes(kernel.notes)
     for unit in UNITS:
         if unit in kernel.streams:
             yield f"  stream {unit} {{"

@@ -9,7 +9,7 @@ still checked field by field, so that a forged one is refused as well.
     .buffers           kind, HBM address and meta of each buffer
     .launches          kernel, dependencies and address slots of each launch
     .rela.launches     for each slot the buffer and offset its address comes from
-    .provenance        IR op and model nodes of each kernel's notes
+    .provenance        IR op and model nodes of each kernel's notes, then of each launch's
     .note.spyrec       format version and checksum, device description (TOML), meta (JSON)
     .symtab .strtab    kernels (functions in .text), then buffers (objects in the last two)
     .bss.hbm           inputs, outputs and temporaries: a symbol's value is its HBM address
@@ -46,7 +46,7 @@ from .isa import (
 from .records import Pack, Unpack
 from .wellformed import KINDS, Limits, check_program, limits_of
 
-VERSION = 1
+VERSION = 2
 PAGE = 4096
 OWNER = b"spyrec\0"
 NOTE_VERSION, NOTE_DEVICE, NOTE_META = 1, 2, 3  # what readelf calls version, architecture, unknown
@@ -130,9 +130,10 @@ def loads(blob: Bytes) -> Program:
     symbols = elf.unpack_symbols(sections[".symtab"], sections[".strtab"], SECTIONS)
     functions = [s for s in symbols if s.section == ".text"]
     objects = symbols[len(functions) :]
-    kernels = _read_kernels(sections, functions, limits)
+    notes = Unpack(".provenance", sections[".provenance"])
+    kernels = _read_kernels(sections, functions, limits, notes)
     buffers = _read_buffers(sections, objects)
-    launches = _read_launches(sections, [b.name for b in buffers], len(functions))
+    launches = _read_launches(sections, [b.name for b in buffers], len(functions), notes)
     program = Program(kernels, buffers, launches, device, meta)
     check_program(program, limits)
     return program
@@ -155,7 +156,10 @@ def _pieces(program: Program) -> list[Bytes]:
         ".buffers": [_buffer_table(program.buffers)],
         ".launches": [launches],
         ".rela.launches": [elf.pack_relas(relas)],
-        ".provenance": [_provenance(k.notes) for k in program.kernels],
+        ".provenance": [
+            *(_provenance(k.notes) for k in program.kernels),
+            *(_provenance(x.notes) for x in program.launches),
+        ],
         ".note.spyrec": [note],
         ".symtab": [symtab],
         ".strtab": [strtab],
@@ -270,13 +274,12 @@ def _kernel_table(kernels: Sequence[Kernel], encoded: Sequence[Encoded]) -> byte
 
 
 def _read_kernels(
-    sections: dict[str, memoryview], functions: Sequence[Symbol], limits: Limits
+    sections: dict[str, memoryview], functions: Sequence[Symbol], limits: Limits, notes: Unpack
 ) -> tuple[Kernel, ...]:
     table = Unpack(".kernels", sections[".kernels"])
     text = Unpack(".text", sections[".text"])
     patches = Unpack(".patches", sections[".patches"])
     micros = Unpack(".microprograms", sections[".microprograms"])
-    notes = Unpack(".provenance", sections[".provenance"])
     if table.count(28) != len(functions):
         raise table.error(f"its count of kernels is not the {len(functions)} function symbols")
     kernels: list[Kernel] = []
@@ -300,7 +303,7 @@ def _read_kernels(
             info=info,
         )
         kernels.append(decode_kernel(Encoded(words, rows), shell, limits))
-    for reader in (table, text, patches, micros, notes):
+    for reader in (table, text, patches, micros):
         reader.finish()
     return tuple(kernels)
 
@@ -379,14 +382,15 @@ def _read_buffers(sections: dict[str, memoryview], objects: Sequence[Symbol]) ->
 
 
 def _launches(program: Program) -> tuple[bytes, list[Rela]]:
-    """Each launch: kernel, flags, arguments, launches to wait for; then a slot of 8 bytes for each
-    argument, into which a relocation puts the address."""
+    """Each launch: kernel, flags, arguments, launches to wait for, notes; then a slot of 8 bytes
+    for each argument, into which a relocation puts the address."""
     number = {b.name: i for i, b in enumerate(program.buffers, len(program.kernels) + 1)}
     out = Pack()
     relas: list[Rela] = []
     out.u32(len(program.launches))
     for launch in program.launches:
-        out.u32(launch.kernel, int(launch.early), len(launch.args), len(launch.after))
+        counts = len(launch.args), len(launch.after), len(launch.notes)
+        out.u32(launch.kernel, int(launch.early), *counts)
         out.u32(*launch.after)
         out.align()
         for name, offset in launch.args:
@@ -396,20 +400,22 @@ def _launches(program: Program) -> tuple[bytes, list[Rela]]:
 
 
 def _read_launches(
-    sections: dict[str, memoryview], buffers: Sequence[str], kernels: int
+    sections: dict[str, memoryview], buffers: Sequence[str], kernels: int, notes: Unpack
 ) -> tuple[Launch, ...]:
     table = Unpack(".launches", sections[".launches"])
     relas = iter(elf.unpack_relas(sections[".rela.launches"]))
     launches: list[Launch] = []
-    for _ in range(table.count(16)):
-        kernel, early, n_args, n_after = (table.u32() for _ in range(4))
+    for _ in range(table.count(20)):
+        kernel, early, n_args, n_after, n_notes = (table.u32() for _ in range(5))
         if early > 1:
             raise table.error(f"flags {early} are not known")
         after = tuple(table.u32() for _ in range(n_after))
         table.skip_to(8)
         args = tuple(_read_arg(table, relas, buffers, kernels) for _ in range(n_args))
-        launches.append(Launch(kernel, args, after, bool(early)))
-    table.finish()
+        own = tuple(_read_note(notes) for _ in range(n_notes))
+        launches.append(Launch(kernel, args, after, bool(early), own))
+    for reader in (table, notes):
+        reader.finish()
     if next(relas, None) is not None:
         raise table.error("a relocation has no slot")
     return tuple(launches)

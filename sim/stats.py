@@ -19,7 +19,8 @@ class LaunchStats:
     ``busy_cycles``: per unit, summed over the cores, how long it was occupied (for a memory unit
     that includes its turn on the bus); ``busiest_cycles``: the same of the core that has most.
     ``bus_busy_cycles``: bus time of its transfers, turnarounds included. ``padded_macs``:
-    multiply-accumulates over whole groups of 64 columns. ``lx_peak_bytes``: as planned.
+    multiply-accumulates over whole groups of 64 columns. ``ring_bytes``: sent, partial sums
+    included. ``lx_peak_bytes``: as planned.
     ``bound``: see the function of that name.
     """
 

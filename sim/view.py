@@ -73,12 +73,14 @@ def counts_of(instr: Instr, moment: Moment) -> tuple[int, ...]:
     return tuple(counts)
 
 
-def left_over(instr: Instr, dim: int, number: Num, moment: Moment) -> int:
-    """Of ``number`` elements along dimension ``dim`` (64 a step), how many the trips before leave:
-    the loops of the dimension's limit count them off. May be negative."""
+def left_over(
+    instr: Instr, dim: int, number: Num, moment: Moment, step: int = LANES
+) -> int:
+    """Of ``number`` elements along dimension ``dim``, ``step`` at a time, how many the trips before
+    leave: the loops of the dimension's limit count them off. May be negative."""
     limit = instr.limits[dim] if 0 <= dim < len(instr.limits) else None
     done = moment.offset(limit.loops) if limit is not None else 0
-    return core_value(number, moment.core) - done * LANES
+    return core_value(number, moment.core) - done * step
 
 
 def grid(
@@ -160,7 +162,7 @@ def _read_regular(image: Image, where: Grid, dtype: str, nbytes: int) -> Array:
         values = np.ascontiguousarray(decode(np.ascontiguousarray(raw), dtype))
         steps = tuple(s * values.strides[0] for s in where.strides)
         offset = (where.base - low) * values.strides[0]
-        return np.ndarray((*where.counts, LANES), values.dtype, values, offset,
+        return np.ndarray((*where.counts, values.shape[1]), values.dtype, values, offset,
                           (*steps, values.itemsize))
     steps = tuple(s * image.unit for s in where.strides)
     raw = image.view(storage, where.base * image.unit,

@@ -26,6 +26,7 @@ from .isa import (
     Launch,
     Limit,
     MicroProgram,
+    Note,
     Num,
     Operand,
     Program,
@@ -49,6 +50,7 @@ SPACES: dict[str, tuple[tuple[str, ...], ...]] = {
     "gather": (("lx",), ("hbm",), ("lx",)),
     "store": (("hbm",), ("lx",)),
     "send": (("lx",), ("lx",)),
+    "psum": (("acc",), ("acc",)),
     "mm": (("acc",), ("lx",), ("lx",)),
     "vec": (("lx", "acc"), ("lx", "acc")),
     "shuf": (("lx",), ("lx",)),
@@ -144,10 +146,7 @@ def check_kernel(kernel: Kernel, limits: Limits) -> None:
 
 
 def _check_texts(kernel: Kernel) -> None:
-    for note in kernel.notes:
-        _text(note.op, f"a note of kernel @{kernel.name}")
-        for node in note.nodes:
-            _text(node, f"a note of kernel @{kernel.name}")
+    _check_notes(kernel.notes, f"kernel @{kernel.name}")
     for key, value in kernel.info.items():
         _text(key, f"an info key of kernel @{kernel.name}")
         if isinstance(value, str):
@@ -311,6 +310,8 @@ def _check_imms(place: _Place, known: Mapping[str, int]) -> None:
             )
         cores = (0, 2**place.kernel.cores - 1)
         _range(place, name, value, cores if name == "cores" else INT64)
+    if instr.op == "psum":
+        _check_neighbours(place, instr.imm.get("cores", known["cores"]))
     if instr.op != "vec":
         return
     programs = place.kernel.programs
@@ -322,6 +323,19 @@ def _check_imms(place: _Place, known: Mapping[str, int]) -> None:
             raise place.error(
                 f"program {number} takes {programs[number].n_inputs} inputs, "
                 f"the instruction has {len(instr.operands) - 1} sources"
+            )
+
+
+def _check_neighbours(place: _Place, masks: Num) -> None:
+    """Partial sums go from core to core in the order of their numbers, and not past memory's
+    stop."""
+    every = masks if isinstance(masks, tuple) else (masks,) * place.kernel.cores
+    for core, mask in enumerate(every):
+        runs = not place.instr.where or place.instr.where >> core & 1
+        if runs and mask and mask not in (1 << core + 1, 1 << core >> 1):
+            raise place.error(
+                f"core {core} sends partial sums to the cores of mask {mask:#x}; they go to one "
+                f"neighbour, core {core - 1} or {core + 1}"
             )
 
 
@@ -375,6 +389,12 @@ def _check_buffer(buffer: Buffer, limits: Limits) -> None:
         _text(value, f"meta {key!r} of {what}")
 
 
+def _check_notes(notes: tuple[Note, ...], of: str) -> None:
+    for note in notes:
+        for text in (note.op, *note.nodes):
+            _text(text, f"a note of {of}")
+
+
 def _check_launch(
     number: int, launch: Launch, kernels: tuple[Kernel, ...], sizes: Mapping[str, int]
 ) -> None:
@@ -389,6 +409,12 @@ def _check_launch(
             f"{what}: kernel @{kernel.name} takes {len(kernel.params)} buffers, "
             f"got {len(launch.args)}"
         )
+    if launch.notes and len(launch.notes) != len(kernel.notes):
+        raise ObjectError(
+            f"{what}: kernel @{kernel.name} has {len(kernel.notes)} notes, the launch replaces "
+            f"{len(launch.notes)}; expected all of them or none"
+        )
+    _check_notes(launch.notes, what)
     for symbol, (name, offset) in zip(kernel.params, launch.args, strict=True):
         if name not in sizes:
             raise ObjectError(

@@ -17,9 +17,11 @@ import numpy as np
 from spyrec import __version__, files, runtime
 from spyrec.ir.core import Module
 from spyrec.ir.errors import ParseError, SpyrecError
+from spyrec.lanes import undefined_outputs
 from spyrec.passes.manager import Hook, Numerics, Pass, Target
 from spyrec.progress import Progress, silent
 from spyrec.report import KernelRow, Report, Totals, kernel_rows, run_totals
+from spyrec.sim import check as hazards
 from spyrec.sim import isa, objfile
 from spyrec.sim.device import DeviceSpec, load_device, parse_device
 from spyrec.sim.run import run
@@ -212,6 +214,7 @@ def simulate(
     seed: int = 0,
     device: str | DeviceSpec | None = None,
     trace: str | Path | None = None,
+    check: bool = False,
     progress: Progress = silent,
 ) -> Result:
     """Run a program on the simulated device.
@@ -219,10 +222,12 @@ def simulate(
     ``inputs``: arrays by model input name, in the model's own element types and shapes; random ones
     from ``seed`` when None. ``timing_only`` counts cycles without computing numbers. ``device``
     replaces the machine the program was compiled for. ``trace``: where to write a Chrome trace.
+    ``check`` looks for hazards first and, unless only time is asked for, runs the program a second
+    time to see whether undefined lanes reach an output (docs/checking.md).
     On a busy machine start Python with OPENBLAS_NUM_THREADS=1: the matrices are small.
 
-    Raises SpyrecError (inputs do not fit), SimError (the program breaks a rule of the machine),
-    OSError (the trace cannot be written).
+    Raises SpyrecError (inputs do not fit), SimError (the program breaks a rule of the machine; a
+    HazardError when it is ``check`` that found something), OSError (the trace cannot be written).
     """
     machine = _machine(program, device)
     given: Mapping[str, Array] = {}
@@ -233,6 +238,9 @@ def simulate(
         given = runtime.random_inputs(program.inputs, seed)
     fed = [] if timing_only else [(port, given[port.name]) for port in program.inputs]
     packed = {port.buffer.name: runtime.pack(port, array) for port, array in fed}
+    checked = hazards.examine(program.code, machine) if check else None
+    if checked is not None:
+        hazards.refuse(checked.findings)
     start = time.perf_counter()
     with _tracing(trace, machine) as observer:
         ran = run(
@@ -240,6 +248,9 @@ def simulate(
             progress=lambda done, all_: progress("simulating", done, all_),
         )
     wall_s = time.perf_counter() - start
+    if checked is not None and not timing_only:
+        found = undefined_outputs(program.code, machine, given, ran.outputs, checked)
+        hazards.refuse(tuple(found))
     got = [] if timing_only else [
         (port, runtime.unpack(port, ran.outputs[port.buffer.name])) for port in program.outputs
     ]

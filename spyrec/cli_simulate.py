@@ -18,6 +18,8 @@ ENDLESS = 1000  # columns; a pipe has no width, so nothing is shortened to fit i
 @click.option("--timing-only", is_flag=True, help="Count cycles without computing any number.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
               help="Of the random inputs that are made when --inputs is not given.")
+@click.option("--check", is_flag=True,
+              help="Look for races, undefined values and misused tokens first; find any and stop.")
 @click.option("--trace", type=NEW_FILE, help="Where a Chrome trace goes, .json.")
 @click.option("--report", type=NEW_FILE, help="Where the report goes, .json.")
 @click.option("--device", metavar="NAME|FILE.toml",
@@ -28,6 +30,7 @@ def simulate_command(
     outputs: str | None,
     timing_only: bool,
     seed: int,
+    check: bool,
     trace: str | None,
     report: str | None,
     device: str | None,
@@ -50,7 +53,7 @@ def simulate_command(
     with progress_bar() as progress:
         result = api.simulate(
             loaded, arrays, timing_only=timing_only, seed=seed, device=device, trace=trace,
-            progress=progress,
+            check=check, progress=progress,
         )
     for warning in result.warnings:
         click.echo(f"warning: {warning}", err=True)

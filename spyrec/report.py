@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from spyrec.sim.device import DeviceSpec
-from spyrec.sim.isa import UNITS, Kernel, Program
+from spyrec.sim.isa import UNITS, Kernel, Program, launched
 from spyrec.sim.stats import LaunchStats, RunResult
 
 
@@ -131,10 +131,14 @@ def kernel_rows(
     rows: dict[tuple[int, KernelRow], KernelRow] = {}
     for stats in launches:
         index = program.launches[stats.index].kernel
-        row = _row(program.kernels[index], device, stats)
-        key = (index, replace(row, start_cycle=0))
+        kernel = launched(program.kernels[index], program.launches[stats.index])
+        row = _row(kernel, device, stats)
+        key = (index, replace(row, start_cycle=0, source=()))
         seen = rows.get(key)
-        rows[key] = row if seen is None else replace(seen, count=seen.count + 1)
+        if seen is not None:
+            source = dict.fromkeys((*seen.source, *row.source))
+            row = replace(seen, count=seen.count + 1, source=tuple(source))
+        rows[key] = row
     return tuple(rows.values())
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from spyrec.ir.errors import SpyrecError
 from spyrec.ir.layout import Layout, parse_layout
+from spyrec.ir.rounding import round_to
 from spyrec.ir.types import DType, dtype
 from spyrec.sim.errors import ObjectError
 from spyrec.sim.formats import decode, encode, format_of, quantize
@@ -131,7 +132,7 @@ def _random(port: Port, seed: int) -> Array:
     if port.dtype.kind == "bool" or "mask" in called:
         return rng.integers(0, 2, port.shape).astype(host)
     if port.dtype.kind == "float":
-        return rng.standard_normal(port.shape).astype(host)
+        return round_to(rng.standard_normal(port.shape), port.dtype)
     high = 2 if "token_type" in called or "segment" in called else 10
     return rng.integers(0, high, port.shape).astype(host)
 
@@ -146,13 +147,15 @@ def pack(port: Port, array: Array, poison: bool = False) -> bytes:
         return b""
     _check_size(port, port.layout)
     _check_range(port, array)
-    fmt = format_of(port.stored)
-    pad = _pad_bits(port, poison)
-    if fmt.bits < 8:  # two elements share a byte: place the elements first
-        bits = encode(port.layout.pack(array.astype(np.int8), pad), port.stored)
-    else:
-        bits = port.layout.pack(encode(array, port.stored), pad)
-    return bits.tobytes()
+    return stored_bytes(array, port.layout, port.stored, _pad_bits(port, poison))
+
+
+def stored_bytes(array: Array, layout: Layout, fmt: str, pad: int = 0) -> bytes:
+    """An array's bytes in a device format and layout; slots that hold no element get the bits
+    ``pad``."""
+    if format_of(fmt).bits < 8:  # two elements share a byte: place the elements first
+        return encode(layout.pack(array.astype(np.int8), pad), fmt).tobytes()
+    return layout.pack(encode(array, fmt), pad).tobytes()
 
 
 def _check_range(port: Port, array: Array) -> None:

@@ -36,6 +36,7 @@ from spyrec.progress import Progress, silent
 from spyrec.sim.device import DeviceSpec, parse_device
 from spyrec.sim.errors import SimError
 from spyrec.sim.run import run
+from spyrec.validate_plans import LANES
 from spyrec.validate_rows import CannotBuild, CardLayout, Case, Row, case_of
 
 PROCESSES = 2
@@ -183,22 +184,45 @@ def build(case: Case, target: Target) -> tuple[Compiled, str]:
     for asked, kept in zip(_dtypes(case.module), _dtypes(fused), strict=True):
         if asked != kept:
             raise CannotBuild(f"the compiler keeps {asked} tensors as {kept}")
+    make = partial(compile_module, fused, target, pipeline=passes[ahead:])
     if not case.row_tiles:
-        return compile_module(fused, target, pipeline=passes[ahead:], plan=_plan(case, fused)), ""
-    rows = -(-case.module.body.args[0].type.static_shape[0] // case.cores)
-    trips = case.row_tiles
-    while True:
-        plan = _plan(case, fused, {"d0": -(-rows // trips)})
         try:
-            compiled = compile_module(fused, target, pipeline=passes[ahead:], plan=plan)
+            return make(plan=_plan(case, fused)), ""
         except (PassError, CapacityError):
-            if trips >= rows:
+            if not case.tile:
                 raise
-            trips = min(2 * trips, rows)
-            continue
-        if trips == case.row_tiles:
-            return compiled, ""
-        return compiled, f"row_tiles {trips} for {case.row_tiles}: tiles are buffered twice"
+            free = replace(case, tile={})
+            return make(plan=_plan(free, fused)), "the card's tile does not fit: the compiler's own"
+    rows = -(-case.module.body.args[0].type.static_shape[0] // case.cores)
+    trips, remark = case.row_tiles, ""
+    slots = (2, 1) if outlasts(case, target.device) else (1,)
+    if trips == 1:  # no loop over rows: the kernel streams them
+        trips, slots = 2, (2,)
+    while True:
+        tile = {"d0": -(-rows // trips)}
+        for buffers in slots:
+            try:
+                plan = _plan(case, fused, {"tile": tile, "buffers": buffers})
+                return make(plan=plan), remark
+            except (PassError, CapacityError):
+                if buffers == slots[-1] and trips >= rows:
+                    raise
+        trips = min(2 * trips, rows)
+        if case.row_tiles > 1:
+            remark = f"row_tiles {trips} for {case.row_tiles}: its tile does not fit the scratchpad"
+
+
+def outlasts(case: Case, device: DeviceSpec) -> bool:
+    """Whether a row softmax keeps its cores busy for longer than the memory.
+
+    Measured kernels that loop over tiles of rows hide their transfers then, and otherwise do not.
+    """
+    sfp, hbm = device.sfp, device.hbm
+    size = case.module.body.args[0].type.size
+    folded = 2 * (sfp.lane_reduce_cycles + sfp.lane_spread_cycles) * size // LANES
+    halves = 1 + (2 * case.cores > device.cores.count)
+    rate = min(hbm.bytes_per_cycle, hbm.side_bytes_per_cycle * halves)
+    return folded // (sfp.groups_per_cycle * case.cores) > 4 * size // rate
 
 
 def _dtypes(module: Module) -> list[DType]:
@@ -217,7 +241,7 @@ def _passes(case: Case) -> Pipeline:
                 out.append(replace(step, join=False))
             case CoreAllocation():
                 out.append(replace(step, cores=case.cores))
-            case Tiling() if case.row_tiles:
+            case Tiling() if case.row_tiles or case.tile:
                 out.append(replace(step, share=LONE_SHARE))
             case _:
                 out.append(step)
@@ -226,16 +250,20 @@ def _passes(case: Case) -> Pipeline:
     return tuple(out)
 
 
-def _plan(case: Case, fused: Module, tile: Mapping[str, int] | None = None) -> dict[str, Any]:
-    """The case's pins, by the names its kernels and tensors got."""
+def _plan(case: Case, fused: Module, tiles: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The case's pins, by the names its kernels and tensors got; ``tiles``: those of the kernel
+    whose rows a core works off in a given number of trips."""
     kernels = [op for op in fused.body.ops if op.name == "kernel"]
     pins: dict[str, Any] = {}
     for op in kernels:
         name = str(op.attrs["name"])
-        if case.parts and op.attrs["kind"] == "contract":
-            pins[name] = {"parts": dict(case.parts)}
-        if tile is not None:
-            pins[name] = {"parts": {"d0": case.cores}, "tile": dict(tile)}
+        if op.attrs["kind"] == "contract" or len(kernels) == 1:
+            asked = {"parts": dict(case.parts), "tile": dict(case.tile)}
+            pins[name] = {key: value for key, value in asked.items() if value}
+            if case.buffers == 1:
+                pins[name]["buffers"] = 1
+        if tiles is not None:
+            pins[name] = {"parts": {"d0": case.cores}, **tiles}
     made = [r for op in kernels for r in op.results if r not in fused.body.results]
     tensors: dict[str, Any] = {r.name: {"space": case.between} for r in made if case.between}
     for v in fused.body.args:  # the card's default: sticks along the last dimension

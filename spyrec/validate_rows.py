@@ -15,11 +15,22 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from spyrec.ir.arrange import arrangement_of
 from spyrec.ir.core import Block, Builder, Module, Value, remap
 from spyrec.ir.errors import PassError, SpyrecError
 from spyrec.ir.types import dtype, tensor
 from spyrec.passes.manager import Target
 from spyrec.passes.sticks import laid
+from spyrec.validate_plans import (
+    LANES,
+    Division,
+    Product,
+    appended,
+    by_rows,
+    reduced,
+    streamed,
+    turned,
+)
 
 COLUMNS = (
     "id", "op", "variant", "B", "M", "N", "K", "rows", "cols", "row_tiles", "dtype", "cores",
@@ -27,7 +38,7 @@ COLUMNS = (
 )  # fmt: skip
 NUMBERS = ("B", "M", "N", "K", "rows", "cols", "row_tiles", "cores")
 FREE = ("", "?", "planner", "sendnn auto")
-"""Splits that leave the choice to a planner; spyrec's own then chooses."""
+"""Splits that leave the choice to the published planner, see validate_plans."""
 FLOATS = {"fp16": "dl16", "fp8": "f8e4m3"}
 ROW_OUTER = (1, 2, 0)
 """[X, Y/64, B, 64]: dimensions of a batched matrix, outermost first; batch outermost is ours."""
@@ -143,6 +154,8 @@ class Case:
     module: Module
     cores: int
     parts: Mapping[str, int] = field(default_factory=dict)
+    tile: Mapping[str, int] = field(default_factory=dict)
+    buffers: int = 2
     row_tiles: int = 0
     orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     between: str = ""
@@ -189,11 +202,14 @@ def case_of(row: Row) -> Case:
             return _packed_matmul(row)
         case "fused":
             raise CannotBuild("the row names a hand-off between ops but not what they compute")
-    makes = SIMPLE.get((row.op, row.variant))
-    if makes is None:
+    simple = SIMPLE.get((row.op, row.variant))
+    if simple is None:
         raise CannotBuild(f"nothing here computes {row.op} {row.variant!r}")
+    make, divide = simple
     g = _Graph()
-    return Case(g.module(row.id, makes(g, *row.shape)), row.size("cores"))
+    module = g.module(row.id, make(g, *row.shape))
+    division = divide(*row.shape, row.size("cores"))
+    return Case(module, row.size("cores"), division.parts, division.tile)
 
 
 def _reduce(name: str, axis: int = 1) -> Callable[[_Graph, int, int], Value]:
@@ -208,26 +224,33 @@ def _concat(axis: int) -> Callable[[_Graph, int, int], Value]:
     return make
 
 
-SIMPLE: Mapping[tuple[str, str], Callable[[_Graph, int, int], Value]] = {
-    ("pointwise", "add"): lambda g, r, c: g("add", g.input(r, c), g.input(r, c)),
-    ("pointwise", "neg"): lambda g, r, c: g("neg", g.input(r, c)),
-    ("pointwise", "gelu"): lambda g, r, c: g("gelu", g.input(r, c)),
-    ("pointwise", "copy"): lambda g, r, c: g("add", g.input(r, c), g.number(0.5)),
-    ("pointwise", "bcast"): lambda g, r, c: g("add", g.input(r, c), g.input(1, c)),
-    ("pointwise", "bcastcol"): lambda g, r, c: g("add", g.input(r, c), g.input(r, 1)),
-    ("pointwise", "mulbcast"): lambda g, r, c: g("mul", g.input(r, c), g.input(1, c)),
-    ("pointwise", "write"): lambda g, r, c: g("add", g.input(1, c), g.input(r, 1)),
-    ("reduction", "amax"): _reduce("reduce_max"),
-    ("reduction", "mean"): _reduce("reduce_mean"),
-    ("reduction", "sumrow"): _reduce("reduce_sum"),
-    ("reduction", "read"): _reduce("reduce_sum"),
-    ("reduction", "ctsum"): _reduce("reduce_sum", axis=0),
-    ("copy", "cat0"): _concat(0),
-    ("copy", "cat1"): _concat(1),
-    ("restickify", "transpose2d"): lambda g, r, c: g("transpose", g.input(r, c), perm=(1, 0)),
+Make = Callable[[_Graph, int, int], Value]
+Divide = Callable[[int, int, int], Division]
+
+SIMPLE: Mapping[tuple[str, str], tuple[Make, Divide]] = {
+    ("pointwise", "add"): (lambda g, r, c: g("add", g.input(r, c), g.input(r, c)), streamed),
+    ("pointwise", "neg"): (lambda g, r, c: g("neg", g.input(r, c)), streamed),
+    ("pointwise", "gelu"): (lambda g, r, c: g("gelu", g.input(r, c)), streamed),
+    ("pointwise", "copy"): (lambda g, r, c: g("add", g.input(r, c), g.input(1, 1)), by_rows),
+    ("pointwise", "bcast"): (lambda g, r, c: g("add", g.input(r, c), g.input(1, c)), by_rows),
+    ("pointwise", "bcastcol"): (lambda g, r, c: g("add", g.input(r, c), g.input(r, 1)), by_rows),
+    ("pointwise", "mulbcast"): (lambda g, r, c: g("mul", g.input(r, c), g.input(1, c)), by_rows),
+    ("pointwise", "write"): (lambda g, r, c: g("add", g.input(1, c), g.input(r, 1)), by_rows),
+    ("reduction", "amax"): (_reduce("reduce_max"), reduced),
+    ("reduction", "mean"): (_reduce("reduce_mean"), reduced),
+    ("reduction", "sumrow"): (_reduce("reduce_sum"), reduced),
+    ("reduction", "read"): (_reduce("reduce_sum"), reduced),
+    ("reduction", "ctsum"): (_reduce("reduce_sum", axis=0), lambda r, c, n: Division()),
+    ("copy", "cat0"): (_concat(0), lambda r, c, n: appended(2 * r, c, n)),
+    ("copy", "cat1"): (_concat(1), lambda r, c, n: Division()),
+    ("restickify", "transpose2d"): (
+        lambda g, r, c: g("transpose", g.input(r, c), perm=(1, 0)),
+        lambda r, c, n: turned(c, r, n),
+    ),
 }
-"""(op, variant) -> the op on ``rows`` x ``cols``. A row reduction keeps its dimension: each row's
-result is one stick."""
+"""(op, variant) -> the op on ``rows`` x ``cols``, and how the card divided it among ``cores``. A
+row reduction keeps its dimension: each row's result is one stick. The constant of ``copy`` is a
+tensor of one element, as the published compiler makes it."""
 
 
 def _matrix(row: Row) -> Case:
@@ -240,7 +263,15 @@ def _matrix(row: Row) -> Case:
           g.input(*(() if shared else batch), k, n, kind=kind))  # fmt: skip
     if kind != "dl16":
         y = g("cast", y, to=dtype("dl16"))
-    return Case(g.module(row.id, y), row.size("cores"), _parts(row), orders=_orders(row))
+    orders, cores = _orders(row), row.size("cores")
+    first, second = (orders.get(name) == ROW_OUTER for name in ("x", "y"))
+    step = 16 * LANES // dtype(kind).bits
+    product = Product(m, n, k, sum(batch), first, second, shared, step)
+    parts = _parts(row) or product.parts(cores)
+    buffers = 1 if batch and not shared else 2  # the card does not overlap the matrices of a batch
+    return Case(
+        g.module(row.id, y), cores, parts, product.tile(parts), buffers=buffers, orders=orders
+    )
 
 
 def _parts(row: Row) -> dict[str, int]:
@@ -303,7 +334,8 @@ class CardLayout:
     """Give model inputs and outputs other orders of dimensions in card memory than the standard's.
 
     ``orders``: ((input or output name, dimensions outermost first), ...). It stands behind
-    stick-layout, whose stick dimensions it keeps. PassError for a name that is not there.
+    stick-layout, whose stick dimensions it keeps. PassError for a name that is not there, and for
+    a narrow factor of a product.
     """
 
     name: ClassVar[str] = "card-layout"
@@ -320,6 +352,8 @@ class CardLayout:
                 raise PassError(f"card-layout: the model has no input or output {name}")
             v = ports[name]
             assert v.type.layout is not None
+            if arrangement_of(v.type.layout):
+                raise PassError(f"card-layout: %{v.name} is a narrow factor; its layout is fixed")
             new[v] = Value(v.name, laid(v.type, v.type.layout.stick_dim, order))
         ops = tuple(replace(remap(op, new), results=_mapped(op.results, new)) for op in body.ops)
         return replace(module, body=Block(_mapped(body.args, new), ops, _mapped(body.results, new)))

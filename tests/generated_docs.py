@@ -7,6 +7,7 @@ import contextlib
 import io
 import re
 import tempfile
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import onnx
 from examples.make_models import encoder
 from spyrec import api, cli
 from spyrec.reference import onnx_reference, op_reference
+from spyrec.sim.device import load_device
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = re.compile(r"(?<=^```text\n)kernel .*?(?=^```$)", re.DOTALL | re.MULTILINE)
@@ -58,11 +60,26 @@ def plan_page() -> str:
     return re.sub(r'"k\d+(_\w+)": \{', numbered, text)
 
 
+def machine_page() -> str:
+    """docs/machine-model.md with the values of the device file."""
+    text = (ROOT / "docs" / "machine-model.md").read_text("utf-8")
+    device = tomllib.loads(load_device().text)
+
+    def with_value(found: re.Match[str]) -> str:
+        value: object = device
+        for key in found[1].split("."):
+            value = value[key] if isinstance(value, dict) else None
+        return f"| `{found[1]}` | {value} |"
+
+    return re.sub(r"^\| `([\w.]+)` \| \d+ \|", with_value, text, flags=re.MULTILINE)
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "README.md": readme,
     "docs/ops.md": op_reference,
     "docs/onnx.md": onnx_reference,
     "docs/plan.md": plan_page,
+    "docs/machine-model.md": machine_page,
 }
 """Document -> what it should hold."""
 

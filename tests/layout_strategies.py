@@ -42,6 +42,8 @@ def layouts(draw, copies=True):
     layout = layout.owned(parts, dims, grains if draw(st.booleans()) else None)
     if copies and draw(st.booleans()):
         layout = layout.copied(draw(st.integers(1, 3)))
+    if draw(st.booleans()):
+        layout = layout.summed(draw(st.integers(1, 3)))
     tiled = draw(st.lists(st.integers(0, len(layout.shape) - 1), unique=True, max_size=2))
     tiles = {d: draw(st.integers(1, 4)) for d in tiled}
     atoms = {d: layout.group if d == layout.stick_dim else 1 for d in tiled}

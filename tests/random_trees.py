@@ -159,7 +159,7 @@ class Maker:
 
     def unrolled(self, root: Body) -> None:
         """Steps in each of which only some cores have a tile to load, halve and store."""
-        a, b = (Slots(name, self.lx + 2 * i, 1, self.cores) for i, name in enumerate("ab"))
+        a, b = (Slots(name, self.lx + 2 * i, 1, self.cores, 2) for i, name in enumerate("ab"))
         self.lx += 4
         for _ in range(self.draw(st.integers(2, 6))):
             users = sorted(self.draw(st.sets(st.integers(0, self.cores - 1), min_size=1)))

@@ -37,11 +37,19 @@ port_bytes_per_cycle = 256
 [hbm]
 bytes = 1048576
 bytes_per_cycle = 128
-core_bytes_per_cycle = 64
+write_bytes_per_cycle = 128
+again_bytes_per_cycle = 128
+side_bytes_per_cycle = 128
 burst_bytes = 1024
+batch_bytes = 1024
 turnaround_cycles = 10
 latency_cycles = 100
+window_bytes = 12800
 request_cycles = 3
+shared_run_cycles = 0
+near_bytes = 1024
+far_bytes = 4096
+far_cycles = 0
 span_bytes = 65536
 multicast_max = 3
 [ring]
@@ -50,12 +58,15 @@ clock_mhz = 1000
 hop_cycles = 2
 fragments_max = 2
 start_cycles = 5
+run_cycles = 0
+psum_bytes_per_cycle = 32
 [pt]
 macs_per_cycle = 1024
 rows = 8
 k_step = 8
 fill_cycles = 10
 acc_groups = 64
+ksplit_macs_per_cycle = 512
 [pt.mac_eighths]
 f32 = 16
 dl16 = 8
@@ -67,10 +78,12 @@ i4 = 1
 [sfp]
 groups_per_cycle = 2
 start_cycles = 4
+switch_cycles = 0
 shuffle_bytes_per_cycle = 64
 shuffle_run_cycles = 2
 shuffle_stick_cycles = 32
 lane_reduce_cycles = 12
+lane_spread_cycles = 0
 [sfp.cycles]
 exp = 6
 [launch]

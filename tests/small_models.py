@@ -12,8 +12,10 @@ from spyrec import runtime
 from spyrec.driver import compile_module
 from spyrec.ir import interp
 from spyrec.ir.core import Block, Builder, Module, Value
+from spyrec.ir.rounding import round_to
 from spyrec.ir.types import dtype, tensor
 from spyrec.passes.manager import Numerics, Target
+from spyrec.sim.check import find_hazards
 from spyrec.sim.device import load_device, parse_device
 from spyrec.sim.isa import Program
 from spyrec.sim.run import run
@@ -53,9 +55,8 @@ def random_inputs(m: Module, seed: int = 0) -> dict[str, Array]:
     made: dict[str, Array] = {}
     for v in m.body.args:
         shape, kind = v.type.static_shape, v.type.dtype
-        made[v.name] = (
-            rng.normal(size=shape) if kind.kind == "float" else rng.integers(0, 5, shape)
-        ).astype(kind.np_dtype)
+        values = rng.normal(size=shape) if kind.kind == "float" else rng.integers(0, 5, shape)
+        made[v.name] = np.asarray(round_to(np.asarray(values), kind))
     return made
 
 
@@ -82,14 +83,17 @@ def run_binary(
 
 
 def run_program(m: Module, program: Program, seed: int = 0) -> Outcome:
-    """Run what ``m`` was compiled to with everything poisoned, compare with the interpreter."""
+    """Run what ``m`` was compiled to, which must have no hazard, with everything poisoned, and
+    compare with the interpreter."""
+    device = parse_device(program.device)
+    assert find_hazards(program, device) == ()
     inputs = random_inputs(m, seed)
     want = interp.run(m, inputs)
     packed = {
         p.buffer.name: runtime.pack(p, inputs[p.name], True)
         for p in runtime.ports(program, "input")
     }
-    result = run(program, parse_device(program.device), packed, poison=True)
+    result = run(program, device, packed, poison=True)
     worst, error, relative = 1.0, 0.0, 0.0
     for p in runtime.ports(program, "output"):
         got = runtime.unpack(p, result.outputs[p.buffer.name])

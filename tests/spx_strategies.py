@@ -36,6 +36,7 @@ NAMES = st.text(
     st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), min_size=1, max_size=6
 )
 TEXTS = st.text(st.characters(blacklist_categories=["Cs"]), max_size=12)
+NOTES = st.builds(Note, TEXTS, st.lists(TEXTS, max_size=2).map(tuple))
 METAS = st.dictionaries(TEXTS, TEXTS, max_size=2)
 SMALL = st.one_of(st.integers(-9, 9), st.integers(*INT32))
 
@@ -118,7 +119,8 @@ def instrs(draw: st.DrawFn, unit: str, kernel: Kernel, depth: int) -> Instr:
         if name not in ("program", "cores") and draw(st.booleans()):
             imm[name] = draw(nums(cores, *INT64))
     if "cores" in rule.imms and draw(st.booleans()):
-        imm["cores"] = draw(nums(cores, 0, 2**cores - 1))
+        upwards = tuple(1 << core + 1 if core + 1 < cores else 0 for core in range(cores))
+        imm["cores"] = upwards if op == "psum" else draw(nums(cores, 0, 2**cores - 1))
     spaces = list(SPACES.get(op, ()))
     if op == "vec":
         imm["program"] = draw(st.integers(0, len(kernel.programs) - 1))
@@ -184,11 +186,7 @@ def kernels(draw: st.DrawFn, name: str = "k") -> Kernel:
         streams={},
         params=tuple(draw(st.lists(NAMES, max_size=3, unique=True))),
         programs=tuple(draw(st.lists(micro_programs(), max_size=2))),
-        notes=tuple(
-            draw(
-                st.lists(st.builds(Note, TEXTS, st.lists(TEXTS, max_size=2).map(tuple)), max_size=2)
-            )
-        ),
+        notes=tuple(draw(st.lists(NOTES, max_size=2))),
         cores=draw(st.sampled_from([1, 2, 3, 3, 4, 4, 32, 63])),
         lx_bytes=draw(st.integers(0, 2**31 - 1)),
         info=draw(st.dictionaries(TEXTS, TEXTS | st.integers(*INT64), max_size=2)),
@@ -229,5 +227,7 @@ def programs(draw: st.DrawFn) -> Program:
             args.append((buffer.name, 128 * draw(st.integers(0, buffer.size // 128))))
         earlier = st.integers(0, max(len(launches) - 1, 0))
         after = tuple(draw(st.lists(earlier, max_size=2 if launches else 0)))
-        launches.append(Launch(kernel, tuple(args), after, draw(st.booleans())))
+        count = len(own_kernels[kernel].notes) * draw(st.integers(0, 1))
+        notes = tuple(draw(st.lists(NOTES, min_size=count, max_size=count)))
+        launches.append(Launch(kernel, tuple(args), after, draw(st.booleans()), notes))
     return Program(own_kernels, own_buffers, tuple(launches), "", draw(METAS))

@@ -14,7 +14,7 @@ from spyrec import cli
 from spyrec.ir.ops import OPS
 from spyrec.passes.pipeline_text import parse_pipeline
 from spyrec.reference import signature
-from spyrec.sim.device import builtin_devices
+from spyrec.sim.device import builtin_devices, load_device
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -27,9 +27,10 @@ def output(command: str, capsys: pytest.CaptureFixture[str]) -> str:
 def test_devices_lists_each_with_its_size(capsys: pytest.CaptureFixture[str]) -> None:
     out = output("devices", capsys)
     assert [line.partition(":")[0] for line in out.splitlines()] == builtin_devices()
+    bus_gb_s = load_device("spyre").hbm.bytes_per_cycle * 1100 / 1000
     assert (
         "spyre: 32 cores at 1100 MHz, 1024 16-bit MAC a cycle and core, 2 MiB scratchpad a core, "
-        "112 GiB memory at 154 GB/s"
+        f"112 GiB memory at {bus_gb_s:g} GB/s"
     ) in out.splitlines()
 
 
@@ -43,7 +44,7 @@ def test_ops_lists_each_op_once(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("op", "text"),
     [
-        ("matmul", "matmul(a, b) -> result"),
+        ("matmul", "matmul(a, b; to: dtype = None) -> result"),
         ("softmax", "softmax(x; axis: int) -> result"),
     ],
 )

@@ -288,7 +288,7 @@ def test_a_transfer_moves_each_stick_of_each_box(data: st.DataObject) -> None:
 
 
 def test_each_core_changes_slots_with_its_own_tiles_only() -> None:
-    slots = Slots("src0", 10, 3, 3)
+    slots = Slots("src0", 10, 3, 3, 2)
     assert slots.take([0, 1]) == (10, 10, 10)
     assert slots.take([0]) == (13, 13, 10)
     assert slots.take([0, 1, 2]) == (10, 13, 10)

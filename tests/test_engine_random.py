@@ -19,11 +19,11 @@ from spyrec.sim.trace import ChromeTrace
 
 
 @st.composite
-def pipelines(draw: st.DrawFn, scale: int = 1) -> Kernel:
+def pipelines(draw: st.DrawFn, trips_max: int = 4) -> Kernel:
     """load -> mm -> vec -> send / store with credits for double buffering, on one to four cores."""
     cores = draw(st.integers(1, 4))
     sizes = st.tuples(*[st.integers(0, 12)] * cores)
-    trips = draw(st.integers(1, 4))
+    trips = draw(st.integers(1, trips_max))
     go = draw(st.lists(st.just(0), max_size=1))
     size, out = draw(sizes), draw(sizes)
     load = op("load", (size,), (lx(0, 1), hbm("x", 0, draw(st.integers(1, 2)))), [*go, 1], [2])  # type: ignore[arg-type]

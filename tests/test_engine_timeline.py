@@ -24,7 +24,8 @@ from spyrec.sim.isa import (
 from spyrec.sim.run import run
 from spyrec.sim.stats import bound
 
-# 8 sticks: 1024 bytes hold the bus 8 cycles and the core's link 16, then 100 of latency.
+# 8 sticks: 1024 bytes hold the bus 8 cycles and arrive 100 later; their unit is held for 8 more
+# (1024 bytes of 100 cycles in a window of 12800), 16 in all.
 LOAD = op("load", (8,), (lx(0, 1), hbm("x", 0, 1)))
 STORE = op("store", (8,), (hbm("y", 0, 1), lx(100, 1)))
 # 8 rows x 64 x 64 = 32768 macs = 32 cycles, and 10 to fill; 9216 bytes of port need 36.
@@ -56,13 +57,13 @@ def chain() -> Kernel:
 def test_chain_of_units() -> None:
     seen = timed(chain())
     assert seen.slices == [
-        (0, "ml", "load", 50, 66),  # GO at 50; done at 166
-        (0, "pt", "mm", 166, 208),
-        (0, "sfp", "vec", 208, 216),
-        (0, "ms", "store", 216, 232),  # done at 332
+        (0, "ml", "load", 50, 66),  # GO at 50; off the bus at 58, here at 158
+        (0, "pt", "mm", 158, 200),
+        (0, "sfp", "vec", 200, 208),
+        (0, "ms", "store", 208, 224),  # off the bus at 216, there at 316
     ]
     (stats,) = seen.done
-    assert (stats.start_cycle, stats.go_cycle, stats.end_cycle) == (50, 50, 332)
+    assert (stats.start_cycle, stats.go_cycle, stats.end_cycle) == (50, 50, 316)
     assert stats.busy_cycles == {"ml": 16, "ms": 16, "rs": 0, "rr": 0, "pt": 42, "sfp": 8}
     assert (stats.padded_macs, stats.hbm_read_bytes, stats.hbm_write_bytes) == (32768, 1024, 1024)
     assert (stats.bus_busy_cycles, stats.bound, stats.instructions) == (16, "latency", 4)
@@ -70,14 +71,14 @@ def test_chain_of_units() -> None:
 
 def test_dependent_launches_pay_their_start() -> None:
     seen = timed(chain(), chain())
-    assert seen.opened == [(0, 0), (1, 332)]
-    assert [(s.start_cycle, s.end_cycle) for s in seen.done] == [(50, 332), (382, 664)]
+    assert seen.opened == [(0, 0), (1, 316)]
+    assert [(s.start_cycle, s.end_cycle) for s in seen.done] == [(50, 316), (366, 632)]
 
 
 def test_loads_are_pipelined_behind_the_latency() -> None:
     seen = timed(kernel(ml=(Loop(3, (LOAD,)),)))
     assert [s[3:] for s in seen.slices] == [(0, 16), (16, 32), (32, 48)]
-    assert seen.done[0].end_cycle == 148
+    assert seen.done[0].end_cycle == 140  # the third leaves the bus at 40
 
 
 def test_double_buffering_hides_loads() -> None:
@@ -88,45 +89,49 @@ def test_double_buffering_hides_loads() -> None:
     both = replace(free, signals=(Signal(1, 2),))
     seen = timed(kernel(ml=(Loop(4, (load,)),), pt=(both, Loop(4, (mm,)))))
     assert [s[3:] for s in seen.slices if s[1] == "pt"] == [
-        # the second runs beside a load: (878 + 256) / 1024 of the port, so it is that much longer
-        (116, 158), (158, 205), (274, 316), (321, 363),
+        # The second begins beside a load that takes 256 of the port's 1024 shares until 166: in
+        # those 16 cycles it does floor(16 * 1024 / (878 + 256)) = 14 of its 42, then the other 28.
+        (108, 150), (150, 194), (258, 300), (302, 344),
     ]
     assert [s[3:] for s in seen.slices if s[1] == "ml"] == [
-        (0, 16), (16, 32), (158, 174), (205, 221),
+        (0, 16), (16, 32), (150, 166), (194, 210),  # here at 108, 124, 258, 302
     ]
 
 
-def test_port_is_shared_in_proportion() -> None:
+def test_port_is_shared_in_proportion_until_the_other_ends() -> None:
     # 512 groups, one cycle each: 256 + 4 cycles for 131072 bytes, so the port (512 cycles) decides.
     vec = op("vec", (512,), (lx(0, 1), lx(0, 1)))
     seen = timed(kernel(sfp=(vec,), pt=(MM,)))
     assert seen.slices == [
         (0, "pt", "mm", 0, 42),  # takes 36 / 42 of the port
-        # mm holds ceil(9216 * 1024 / (42 * 256)) = 878 shares; 512 * (878 + 1024) / 1024 = 951
-        (0, "sfp", "vec", 0, 951),
+        # mm holds ceil(9216 * 1024 / (42 * 256)) = 878 shares, so that vec does no more than
+        # floor(42 * 1024 / (878 + 1024)) = 22 of its cycles until 42; the other 490 are its own.
+        (0, "sfp", "vec", 0, 532),
     ]
 
 
 def test_shared_bus_is_first_come_first_served() -> None:
     seen = timed(kernel(4, ml=(replace(LOAD, counts=(16,)),)))
-    # 16 cycles of bus each; the link takes 32 from the transfer's start.
+    # 16 cycles of bus each, one after the other, and each unit is held 16 more.
     assert [s[3:] for s in seen.slices] == [(0, 32), (0, 48), (0, 64), (0, 80)]
-    assert seen.done[0].end_cycle == 180
+    assert seen.done[0].end_cycle == 164  # the last leaves the bus at 64
     assert seen.done[0].bus_busy_cycles == 64
 
 
 def test_short_runs_cost_bus_time() -> None:
-    # 8 sticks apart: 8 requests of 3 cycles on top of 8 cycles of payload.
+    # 8 single sticks, close together: 8 requests of half of 3 cycles on top of 8 cycles of payload,
+    # and held for 8.
     seen = timed(kernel(ml=(op("load", (8,), (lx(0, 1), hbm("x", 0, 2))),)))
-    assert seen.slices[0][3:] == (0, 32)
-    assert seen.done[0].bus_busy_cycles == 32
+    assert seen.slices[0][3:] == (0, 28)
+    assert seen.done[0].bus_busy_cycles == 20
 
 
 def test_reads_and_writes_alternate() -> None:
     seen = timed(kernel(ml=(LOAD,), ms=(STORE,)))
-    # The store pairs all its 1024 bytes with the waiting load: one burst, two turns of 10 cycles.
+    # The store pairs all its 1024 bytes with the waiting load: one batch, two turns of 10 cycles.
+    # It leaves the bus at 8 + 8 + 20 and is held for 8.
     assert seen.done[0].bus_busy_cycles == 16 + 20
-    assert seen.slices == [(0, "ml", "load", 0, 16), (0, "ms", "store", 0, 36)]
+    assert seen.slices == [(0, "ml", "load", 0, 16), (0, "ms", "store", 0, 44)]
 
 
 def test_multicast_load_reaches_every_core() -> None:
@@ -137,7 +142,7 @@ def test_multicast_load_reaches_every_core() -> None:
     seen = timed(kernel(4, ml=(load,), sfp=(replace(vec, where=0b1110),)))
     assert seen.slices == [
         (1, "ml", "load", 0, 16),
-        *((core, "sfp", "vec", 116, 124) for core in (1, 2, 3)),
+        *((core, "sfp", "vec", 108, 116) for core in (1, 2, 3)),
     ]
     assert seen.done[0].hbm_read_bytes == 1024
 
@@ -146,17 +151,18 @@ def test_empty_tail_takes_no_time_and_signals_after_the_transfers_ahead() -> Non
     tail = replace(LOAD, limits=(Limit(12, (8,)),), signals=(Signal(1),))
     vec = op("vec", (8,), (lx(100, 1), lx(0, 1)), [1])
     seen = timed(kernel(ml=(Loop(3, (tail,)),), sfp=(Loop(3, (vec,)),)))
-    # 8 sticks, then 4 (one short run: 3 cycles more), then none: its signal comes with the last
-    # byte of the second, at 124, not before the bytes that are still on their way.
-    assert [s[3:] for s in seen.slices if s[1] == "ml"] == [(0, 16), (16, 24)]
-    assert [s[3:] for s in seen.slices if s[1] == "sfp"] == [(116, 124), (124, 132), (132, 140)]
+    # 8 sticks, then 4 (one short run: 3 cycles more, off the bus at 16 + 4 + 3, held for 4), then
+    # none: its signal comes with the last byte of the second, at 123, not before the bytes that are
+    # still on their way.
+    assert [s[3:] for s in seen.slices if s[1] == "ml"] == [(0, 16), (16, 27)]
+    assert [s[3:] for s in seen.slices if s[1] == "sfp"] == [(108, 116), (123, 131), (131, 139)]
 
 
 def test_sync_behind_a_load_signals_when_the_load_has_arrived() -> None:
     flag = replace(op("sync"), signals=(Signal(1),))
     vec = op("vec", (8,), (lx(100, 1), lx(0, 1)), [1])
     seen = timed(kernel(ml=(LOAD, flag), sfp=(vec,)))
-    assert [s[3:] for s in seen.slices if s[1] == "sfp"] == [(116, 124)]
+    assert [s[3:] for s in seen.slices if s[1] == "sfp"] == [(108, 116)]
 
 
 def test_early_launch_is_complete_no_sooner_than_what_it_depends_on() -> None:
@@ -164,7 +170,7 @@ def test_early_launch_is_complete_no_sooner_than_what_it_depends_on() -> None:
     nothing = kernel(ml=(op("sync"),))
     seen = timed(slow, nothing, early=True)
     first, second = seen.done
-    assert (first.end_cycle, second.end_cycle, second.go_cycle) == (116, 116, 116)
+    assert (first.end_cycle, second.end_cycle, second.go_cycle) == (108, 108, 108)
 
 
 @pytest.mark.parametrize("strides", [((64, 1), (1, 64)), ((1, 64), (64, 1))])
@@ -198,8 +204,8 @@ def test_send_and_receive() -> None:
 def test_per_core_counts() -> None:
     load = replace(LOAD, counts=((8, 4, 0, 2),))
     seen = timed(kernel(4, ml=(load,)))
-    # Bus: 8, then 4 + 3, then nothing for core 2, then 2 + 3. Links: 16, 8, 4 from their start.
-    assert [(s[0], s[3], s[4]) for s in seen.slices] == [(0, 0, 16), (1, 0, 16), (3, 0, 20)]
+    # Bus: 8, then 4 + 3, then nothing for core 2, then 2 + 3; held for 8, 4 and 2 more.
+    assert [(s[0], s[3], s[4]) for s in seen.slices] == [(0, 0, 16), (1, 0, 19), (3, 0, 22)]
 
 
 def test_early_launch_overlaps_the_one_before() -> None:
@@ -209,21 +215,21 @@ def test_early_launch_overlaps_the_one_before() -> None:
     assert seen.opened == [(0, 0), (1, 0)]
     slices = [s[1:] for s in seen.slices]
     assert ("ml", "load", 66, 82) in slices  # right behind the first launch's load
-    assert ("pt", "mm", 382, 424) in slices  # GO: 50 after the first launch ends at 332
+    assert ("pt", "mm", 366, 408) in slices  # GO: 50 after the first launch ends at 316
     first, second = seen.done
-    assert (second.start_cycle, second.go_cycle, second.end_cycle) == (66, 382, 424)
-    assert first.end_cycle == 332
+    assert (second.start_cycle, second.go_cycle, second.end_cycle) == (66, 366, 408)
+    assert first.end_cycle == 316
 
 
 def test_at_most_two_launches_are_in_flight() -> None:
     idle = kernel(sfp=(VEC,))
     seen = timed(chain(), idle, idle, early=True, chained=False)
-    assert seen.opened == [(0, 0), (1, 0), (2, 332)]
+    assert seen.opened == [(0, 0), (1, 0), (2, 316)]
 
 
 def test_late_launch_waits_for_the_one_before_even_without_dependency() -> None:
     seen = timed(chain(), kernel(sfp=(VEC,)), chained=False)
-    assert [s[3:] for s in seen.slices if s[1] == "sfp"] == [(208, 216), (332, 340)]
+    assert [s[3:] for s in seen.slices if s[1] == "sfp"] == [(200, 208), (316, 324)]
 
 
 def test_launches_without_work_pass_through() -> None:
@@ -236,7 +242,7 @@ def test_launches_without_work_pass_through() -> None:
 def test_level_wait_takes_nothing() -> None:
     level = replace(VEC, waits=(Wait(1, 0),))
     seen = timed(kernel(ml=(with_tokens(LOAD, [], [1]),), sfp=(level, level)))
-    assert [s[3:] for s in seen.slices if s[1] == "sfp"] == [(116, 124), (124, 132)]
+    assert [s[3:] for s in seen.slices if s[1] == "sfp"] == [(108, 116), (116, 124)]
 
 
 def test_fewer_cores_leave_the_others_to_the_next_launch() -> None:
@@ -251,9 +257,9 @@ def test_kernels_are_unrolled_once_and_dropped_after_their_last_launch() -> None
     ))
     engine = Engine(p, SMALL)
     engine.run()
-    assert not engine.in_flight and not engine._plans
+    assert not engine.in_flight and not engine.plans
     cycles = [s.cycles for s in engine.stats if s is not None]
-    assert cycles == [282, 282, 282]
+    assert cycles == [266, 266, 266]
 
 
 def test_progress_counts_launches() -> None:
@@ -307,7 +313,7 @@ def test_deadlock_counts_what_it_does_not_show() -> None:
         (kernel(ml=(replace(LOAD, signals=(Signal(0),)),)),
          "it signals token 0, which only the launch itself raises; use another token"),
         (kernel(sfp=(replace(VEC, operands=(lx(100, 1), acc(0, 1, dtype="dl16"))),)),
-         "an acc operand is of format dl16; the accumulator holds f32"),
+         "an acc operand is of format dl16; the accumulator holds f32 or i32"),
         (kernel(ml=(replace(LOAD, operands=(lx(0, 1), hbm("", 0, 1))),)),
          "an hbm operand has symbol ''; hbm needs one"),
         (kernel(sfp=(op("vec", (8,), (lx(1, 1), lx(0, 1)), imm={"reduce": 5}),)),

@@ -58,7 +58,7 @@ def test_the_search_finds_the_bottom_and_leaves_the_rest() -> None:
     assert abs(fitted["hbm.bytes_per_cycle"] - 120) <= 1
     assert abs(fitted["launch.start_cycles"] / 900 - 1) < 0.06
     moved = [n for n, v in zip(PARAMETERS, START, strict=True) if fitted[n] != v]
-    assert moved == ["hbm.bytes_per_cycle", "launch.start_cycles"]
+    assert sorted(moved) == ["hbm.bytes_per_cycle", "launch.start_cycles"]
 
 
 def test_the_loss_gives_each_class_the_same_weight() -> None:
@@ -71,10 +71,11 @@ def test_the_loss_gives_each_class_the_same_weight() -> None:
 
 def test_a_shape_left_out_does_not_help_to_fit_itself() -> None:
     """Row 0 alone would want another bus; fitted without it, it stays wrong by as much."""
+    now = get(DEVICE, "hbm.bytes_per_cycle")
 
     def timed(spec: DeviceSpec) -> Floats:
         bus = get(spec, "hbm.bytes_per_cycle")
-        return np.array([math.log(bus / 280), math.log(bus / 140), math.log(bus / 140)])
+        return np.array([math.log(bus / n) for n in (2 * now, now, now)])
 
     search = Search(DEVICE, np.array(["a", "b", "b"]), timed)
     logs = unseen(search, np.array(["s0", "s1", "s1"]), folds=2, rounds=5)

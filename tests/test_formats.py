@@ -195,6 +195,48 @@ def test_integers_round_half_to_even_and_saturate(fmt: str, low: int, high: int)
     assert quantize(wide, fmt).dtype == np.int32
 
 
+INTEGERS = {"i8": (-128, 127), "i4": (-8, 7)}
+
+
+def slow_integer(x: float, fmt: str) -> int:
+    """Nearest whole number, ties to even, stopped at the ends."""
+    low, high = INTEGERS[fmt]
+    if np.isnan(x):
+        return 0
+    return high if x > high else low if x < low else round(Fraction(x))
+
+
+@pytest.mark.parametrize("fmt", INTEGERS)
+def test_every_integer_pattern_and_every_boundary(fmt: str) -> None:
+    low, high = INTEGERS[fmt]
+    patterns = np.arange(256, dtype=np.uint8)
+    values = decode(patterns, fmt)
+    bits = FORMATS[fmt].bits
+    digits = [[p >> shift & (1 << bits) - 1 for shift in range(0, 8, bits)] for p in range(256)]
+    expected = [d - (1 << bits) * (d >> bits - 1) for row in digits for d in row]
+    assert values.tolist() == expected
+    assert (encode(values, fmt) == patterns).all()
+    middles = (np.arange(low - 2, high + 1) + 0.5).astype(np.float32)
+    for away in (-np.inf, None, np.inf):
+        x = middles if away is None else np.nextafter(middles, np.float32(away))
+        assert quantize(x, fmt).tolist() == [slow_integer(float(v), fmt) for v in x]
+
+
+@pytest.mark.parametrize("target", ["dl16", "bf16", "f16", "f8e4m3", *INTEGERS])
+@pytest.mark.parametrize("source", FLOATS)
+def test_every_pattern_of_a_format_in_every_other(source: str, target: str) -> None:
+    """Conversion is by way of float32, which holds all of them: one rounding, no more."""
+    values = decode(np.arange(1 << FORMATS[source].bits, dtype=FORMATS[source].storage), source)
+    values = values[~np.isnan(values)]
+    if target in INTEGERS:
+        assert quantize(values, target).tolist() == [
+            slow_integer(v, target) for v in values.tolist()
+        ]
+        return
+    expected = [slow_encode(v, target, TABLES[target]) for v in values.tolist()]
+    assert encode(values, target).tolist() == expected
+
+
 def test_i32_keeps_every_integer() -> None:
     x = np.array([2**31 - 1, 2**24 + 1, -(2**31)], np.int32)
     assert quantize(x, "i32").tolist() == x.tolist()

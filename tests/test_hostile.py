@@ -144,10 +144,11 @@ def test_headers_that_are_no_headers(tmp_path: Path, header: str) -> None:
     ("text", "said"),
     [
         ("a=" + "[" * 100000, "its brackets nest too deep"),
-        ("a=" + "9" * 10000, "not valid TOML"),
+        ("a=" + "9" * 10000, "a is not valid TOML: Exceeds the limit"),
         (SPYRE.replace("count = 32", "count = 64"),
-         "cores.count is 64, the most that is simulated is 63"),
-        (SPYRE.replace("exp = 6", f"exp = {10 ** 19}"), "sfp.cycles.exp is 10000000000000000000, "),
+         "cores.count is 64, expected a whole number from 1 to 63 (cores)"),
+        (re.sub(r"\nexp = \d+", f"\nexp = {10 ** 19}", SPYRE),
+         "sfp.cycles.exp is 10000000000000000000, "),
         (SPYRE.replace("reserved_bytes = 65536", "reserved_bytes = 2097152"), "leaves no stick"),
     ],
 )  # fmt: skip
@@ -167,8 +168,29 @@ def test_no_parameter_is_without_bound() -> None:
             lambda m: f"{m[1]} = {2**63 - 1}" if next(seen) == number else m[0],  # noqa: B023
             SPYRE,
         )
-        with pytest.raises(DeviceError, match=f"{names[number]} is 9223372036854775807, the most"):
+        with pytest.raises(DeviceError, match=f"{names[number]} is 9223372036854775807, expected"):
             parse_device(text)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("loop_max", 1, "codegen: a loop of k0_matmul has 2 trips, the device counts 1 at most "
+         r"\(from unknown\); pin larger tiles or split the tensor in the model"),
+        ("acc_groups", 1, "tiling: no tile of k0_matmul .* fits the 1 groups of accumulators, "
+         "half of which drain"),
+    ],
+)  # fmt: skip
+def test_a_device_too_small_for_a_model_is_refused_for_what_it_lacks(
+    key: str, value: int, said: str
+) -> None:
+    """A program with more trips than its device counts was written, and refused when it ran; too
+    few accumulators were told as too little scratchpad."""
+    device = parse_device(re.sub(rf"(?m)^{key} = \d+", f"{key} = {value}", SPYRE))
+    m = module(lambda g, x: [g("matmul", x, g.weight(2048, 64))], ("x", (8, 2048), "f32"))
+    tile = {"tile": {"k": 64}, "parts": {"k": 16}} if key == "loop_max" else {}
+    with pytest.raises(SpyrecError, match=said):
+        compile_module(m, Target(device), plan={"kernels": {"k0_matmul": tile}})
 
 
 def test_sixty_three_cores() -> None:

@@ -14,7 +14,7 @@ from layout_strategies import HOST, all_coords, layouts, plain_layouts, slots_of
 
 from spyrec.ir.digits import parse_digit
 from spyrec.ir.errors import ParseError, SpyrecError
-from spyrec.ir.layout import Digit, Layout, LayoutError, parse_layout, split_points
+from spyrec.ir.layout import SUM, Digit, Layout, LayoutError, parse_layout, split_points
 
 # Known facts
 
@@ -286,7 +286,8 @@ def test_a_slice_lies_where_its_elements_lie_or_says_why_not(layout, data):
         assert not trivial and (lane or any(s for s, _ in box))
     else:
         assert part.shape == tuple(n for _, n in box)
-        assert (np.stack(part.locate(points)) == there).all()
+        first = np.stack(part.locate(np.zeros_like(start)))
+        assert (np.stack(part.locate(points)) - first == there).all()
 
 
 def test_slices_at_whole_groups_and_whole_parts_are_exact():
@@ -376,17 +377,17 @@ def test_wrong_arguments_are_named():
         assert message in str(caught.value)
 
 
-def test_two_dimensional_sticks_have_no_step_of_a_stick():
-    """In a stick of 2 x 32 neither dimension moves by whole sticks from one element to the next."""
+def test_two_dimensional_sticks_step_by_what_they_hold():
+    """A stick of 2 x 32: two rows are a step of whole sticks, a group of 64 columns is not one."""
     digits = (
         Digit(0, 3, 2, "mem"), Digit(1, 2, 32, "mem"),
         Digit(0, 2, 1, "lane"), Digit(1, 32, 1, "lane"),
     )
     layout = Layout((6, 64), 16, digits)
     assert (layout.element(*layout.locate(all_coords((6, 64)))) == all_coords((6, 64))).all()
-    for dim in (0, 1):
-        with pytest.raises(LayoutError, match="is less than a stick"):
-            layout.dim_stride(dim)
+    assert (layout.unit(0), layout.dim_stride(0)) == (2, 2)
+    with pytest.raises(LayoutError, match="is less than a stick"):
+        layout.dim_stride(1)
 
 
 def test_every_pair_of_ranks_agrees_with_itertools():
@@ -402,3 +403,27 @@ def test_every_pair_of_ranks_agrees_with_itertools():
                 assert point not in seen
                 seen.add(point)
         assert seen == set(itertools.product(*map(range, shape)))
+
+
+@given(layouts(), st.integers(1, 4))
+@settings(max_examples=100, deadline=None)
+def test_terms_are_held_by_neighbours_and_the_sum_by_the_last(layout, terms):
+    summed = layout.summed(terms)
+    assert summed.terms == layout.terms * terms and summed.cores == layout.cores * terms
+    for core in range(summed.cores):
+        assert summed.term_box(core) == layout.term_box(core // terms)
+        owned = summed.box(core)
+        if core % terms < terms - 1:
+            assert all(size == 0 for _, size in owned)
+        else:
+            assert owned == layout.box(core // terms)
+    assert parse_layout(str(summed)) == summed
+    assert summed.complete() == layout.complete() and layout.complete().terms == 1
+
+
+def test_a_sum_digit_counts_cores_only():
+    layout = Layout.stick((2, 64), 16, 1)
+    assert str(layout.summed(4)).split("| ")[1].startswith("sum:4*0 core, ")
+    for bad in (Digit(SUM, 4, 1, "core"), Digit(SUM, 4, 0, "loop")):
+        with pytest.raises(LayoutError, match="counts terms, which needs an even core digit of"):
+            Layout(layout.shape, 16, (bad, *layout.digits))

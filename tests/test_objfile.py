@@ -263,7 +263,7 @@ FORGERIES = [
     ),
     (
         (".launches", 8, "<I", 2),
-        "section .launches, byte 20: flags 2 are not known; the file is damaged",
+        "section .launches, byte 24: flags 2 are not known; the file is damaged",
     ),
     ((".launches", 12, "<I", 2**32 - 1), None),  # arguments
     ((".launches", 16, "<I", 2**32 - 1), None),  # dependencies
@@ -304,8 +304,8 @@ FORGERIES = [
         "kernel @k0_matmul, word 3: no opcode has the code 0; the text is damaged",
     ),
     (
-        (".note.spyrec", 20, "<I", 2),
-        "the object file has format 2; this version of spyrec reads 1, so compile the model again",
+        (".note.spyrec", 20, "<I", 3),
+        "the object file has format 3; this version of spyrec reads 2, so compile the model again",
     ),
     ((".note.spyrec", 4, "<I", 2**31), "the note at byte 0 runs past the end of its section"),
     (
@@ -378,6 +378,11 @@ MALFORMED = [
     (
         {"launches": (Launch(0, (("y", 0),)),)},
         "launch 0: parameter w is bound to %y, which is not a buffer",
+    ),
+    (
+        {"launches": (Launch(0, (("x", 0),), notes=(Note("again"),) * 9),)},
+        "launch 0: kernel @k0_matmul has 1 notes, the launch replaces 9; expected all of them or "
+        "none",
     ),
     (
         {"launches": (Launch(0, (("x", 0),), (0,)),)},

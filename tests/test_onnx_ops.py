@@ -360,8 +360,10 @@ QUANT = [
     case("QLinearMatMul", 10, whole(0, 255, 3, 4, dtype=np.uint8), SCALE, number(120, np.uint8),
          whole(0, 255, 4, 5, dtype=np.uint8), number(0.02), number(131, np.uint8),
          number(0.5), number(127, np.uint8)),
+    # Weights of 7 bits: on processors without VNNI onnxruntime adds pairs of uint8 x int8 products
+    # in 16 bits, which saturate when weights use all 8; its quantisation guide has reduce_range.
     case("QLinearConv", 10, whole(0, 255, 1, 3, 6, 6, dtype=np.uint8), SCALE,
-         number(120, np.uint8), Weight(whole(-99, 99, 4, 3, 3, 3, dtype=np.int8)),
+         number(120, np.uint8), Weight(whole(-64, 63, 4, 3, 3, 3, dtype=np.int8)),
          Weight(positive(4) / 50), Weight(np.zeros(4, np.int8)), number(0.9), number(127, np.uint8),
          Weight(whole(-999, 999, 4, dtype=np.int32))),
 ]  # fmt: skip

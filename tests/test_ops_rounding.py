@@ -42,7 +42,7 @@ TABLES = {
     "dl16": (DL16_VALUES, np.nan),
     "bf16": ([ieee_value(p, 7, 127) for p in range(255 << 7)], np.inf),
     "f16": ([ieee_value(p, 10, 15) for p in range(31 << 10)], np.inf),
-    "f8e4m3": ([ieee_value(p, 3, 7) for p in range(0x7F)], np.nan),
+    "f8e4m3": ([ieee_value(p, 3, 7) for p in range(0x7F)], 448.0),
 }
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from spyrec.ir.core import Attr, Block, Loc, Op, Value
 from spyrec.ir.errors import VerifyError
+from spyrec.ir.layout import Layout
 from spyrec.ir.ops import OPS, infer
 from spyrec.ir.ops.tile import working
 from spyrec.ir.parser import parse_module
@@ -68,6 +69,16 @@ def test_loads() -> None:
     )
     assert refused("load", [source], {"operand": 0}, declared=[tensor((4,), "dl16")]) == (
         "load: expected a tile of dl16 and rank 2, as its source has, got [4] dl16 (from n)"
+    )
+
+
+def test_terms_are_summed_to_a_plain_tile() -> None:
+    layout = Layout.stick((2, 4), 32, 1)
+    terms = WIDE.with_(layout=layout.summed(3), space="lx")
+    assert infer("psum", [terms], {}, Loc()) == (WIDE,)
+    whole = WIDE.with_(layout=layout, space="lx")
+    assert refused("psum", [whole], {}).startswith(
+        "psum: expected a tile of which cores hold terms, got [2, 4] f32"
     )
 
 
@@ -149,5 +160,5 @@ def test_the_device_stage_has_no_tiles_yet() -> None:
 
 def test_the_family() -> None:
     family = [op.name for op in OPS.values() if op.family == "tile" ]
-    assert family == ["for", "load", "init", "compute", "store"]
+    assert family == ["for", "load", "init", "compute", "psum", "store"]
     assert all(OPS[name].stages == {"tile"} and OPS[name].eval is None for name in family)

@@ -29,9 +29,15 @@ FOUND = {
       %y = sub(%m, %x) : tensor<1x70x9x9xf32>
       output "y" = %y""",
     "one operand twice": """
-      // a move of one tensor to two places has two operands
+      // a move of one tensor to two places has one operand
       input %x: tensor<4xf32>
       %y = concat(%x, %x) {axis = 0} : tensor<8xf32>
+      output "y" = %y""",
+    "one operand around another": """
+      // what is read once is written twice, by cores that have uneven parts
+      input %x: tensor<70x192xf32>
+      input %z: tensor<70x128xf32>
+      %y = concat(%x, %z, %x) {axis = 1} : tensor<70x512xf32>
       output "y" = %y""",
     "factor of one element": """
       // the matrix unit takes no immediate

@@ -288,8 +288,8 @@ KERNEL_RULES = [
     (matmul, {"parts": {"m": 9, "n": 4}}, "parts: m=9 x n=4 are 36 parts, there are 32 cores"),
     (matmul, {"parts": {"n": 5}},
      "parts: n = 200 is cut in steps of 64 into 4 parts at most, got 5"),
-    (matmul, {"parts": {"k": 2}},
-     "parts: k is summed over, so it is not divided among cores; got 2 parts"),
+    (conv, {"parts": {"kh": 3}},
+     "parts: kh is summed over, so it is not divided among cores; got 3 parts"),
     (matmul, {"loops": ["k", "m"]},
      "loops: k is summed over, so its loop stands inside the others; put it last"),
     (matmul, {"parts": {"m": 4}, "tile": {"m": 26}},
@@ -326,12 +326,21 @@ def test_a_dimension_that_is_folded_and_used_again_is_not_divided() -> None:
 
 
 def test_a_tile_over_the_accumulators_is_refused() -> None:
-    m = module(lambda g, x: [g("matmul", x, g.weight(64, 512))], ("x", (100, 64), "f32"))
-    plan = {"kernels": {"k0_matmul": {"parts": {"m": 1, "n": 1}, "tile": {"m": 100, "n": 512}}}}
+    m = module(lambda g, x: [g("matmul", x, g.weight(64, 512))], ("x", (200, 64), "f32"))
+    one = {"m": 1, "n": 1}
+    plan = {"kernels": {"k0_matmul": {"parts": one, "tile": {"m": 200, "n": 512}}}}
     assert refusal(m, plan) == [
-        "plan: kernel k0_matmul, tile: 100 rows of 512 columns take 800 accumulator groups, half "
-        "of the device's are 512"
+        "plan: kernel k0_matmul, tile: 200 rows of 512 columns take 1600 accumulator groups, the "
+        "device has 1024"
     ]
+
+
+def test_tiles_over_half_the_accumulators_follow_each_other_in_one_slot() -> None:
+    m = module(lambda g, x: [g("matmul", x, g.weight(64, 512))], ("x", (200, 64), "f32"))
+    pins = {"parts": {"m": 1, "n": 1}, "tile": {"m": 100, "n": 512}}  # 800 groups, twice
+    plan = {"kernels": {"k0_matmul": pins}}
+    assert compiled(m, plan).plan["kernels"]["k0_matmul"]["tile"] == {"m": 100, "n": 512, "k": 64}
+    assert run_binary(m, plan=plan).worst >= 0.9999
 
 
 def test_a_tile_over_the_scratchpad_is_refused() -> None:
@@ -405,13 +414,15 @@ def test_a_plan_of_the_wrong_form_lists_every_place() -> None:
     with pytest.raises(PassError) as error:
         parse_plan({
             "kernel": {},
-            "kernels": {"k0": {"parts": {"m": 0, "n": True}, "split": 1, "loops": "mn"}, "k1": 3,
+            "kernels": {"k0": {"parts": {"m": 0, "n": True}, "split": 1, "loops": "mn",
+                               "buffers": 3}, "k1": 3,
                         "k2": {"core_order": ["m", "m"]}},
             "tensors": {"x": {"stick": -1, "space": "ring"}},
         })  # fmt: skip
     assert str(error.value).splitlines() == [
         "plan: the plan has no part 'kernel'; known: kernels, tensors",
-        "plan: kernel k0 has no part 'split'; known: parts, core_order, tile, loops, why",
+        "plan: kernel k0 has no part 'split'; known: parts, core_order, buffers, tile, loops, why",
+        "plan: kernel k0, buffers: expected 1 or 2, got 3",
         "plan: kernel k0, parts, m: expected a whole number, 1 or more, got 0",
         "plan: kernel k0, parts, n: expected a whole number, 1 or more, got True",
         "plan: kernel k0, loops: expected a list of dimension names, got 'mn'",

@@ -17,6 +17,7 @@ from small_models import cosine
 import spyrec
 from spyrec import runtime
 from spyrec.report import KernelRow
+from spyrec.sim.check import find_hazards
 from spyrec.sim.device import DeviceSpec
 from spyrec.sim.isa import Instr, Kernel, Program
 from spyrec.sim.run import run
@@ -125,6 +126,7 @@ def check(name: str, program: spyrec.Program, model: str | bytes, inputs: Inputs
         for output, array in clean.outputs.items()
         if not np.array_equal(array, got[output], equal_nan=True)
     ]
+    problems += map(str, find_hazards(program.code, device))
     problems += idle_cores(program.code, watch, device)
     problems += over_capacity(clean.kernels, device)
     assert clean.total_cycles == poisoned.total_cycles

@@ -24,7 +24,6 @@ from .shapes import (
     static_dims,
 )
 from .spec import (
-    NO_ATTRS,
     TENSOR,
     Array,
     Arrays,
@@ -41,8 +40,12 @@ BLOCK_ELEMENTS = 16 * 2**20  # gathered window elements that a convolution holds
 
 
 def matmul(a: Array, b: Array) -> Array:
-    """``a @ b``. Integers go through float64, and so fast, when every sum is exact in it."""
-    if a.dtype.kind != "f" and a.size and b.size:
+    """``a @ b``. Floats are summed in float64 and rounded once, so that equal terms give equal sums
+    in whatever order they are added. Integers go that way, and so fast, when it is exact."""
+    if a.dtype.kind == "f":
+        rounded: Array = np.matmul(a, b, dtype=np.float64).astype(a.dtype)
+        return rounded
+    if a.size and b.size:
         largest = a.shape[-1] * _magnitude(a) * _magnitude(b)
         if largest <= 2**53:
             exact: Array = np.matmul(a.astype(np.float64), b.astype(np.float64))
@@ -57,9 +60,10 @@ def _magnitude(x: Array) -> int:
 
 def _infer_matmul(types: Types, attrs: Attrs, site: Site) -> Types:
     a, b = types
-    need_same_dtype(types, site)
-    need_kind(a, NUMBERS, "operands", site)
+    if attrs["to"] is None:
+        need_same_dtype(types, site)
     for t in types:
+        need_kind(t, NUMBERS, "operands", site)
         need_rank(t, 2, "operands", site, -1)
     if a.shape[-1] != b.shape[-2]:
         raise site.error(
@@ -67,7 +71,7 @@ def _infer_matmul(types: Types, attrs: Attrs, site: Site) -> Types:
             f"{show(a.shape)} and {show(b.shape)}"
         )
     batch = broadcast([a.shape[:-2], b.shape[:-2]], site)
-    return (TensorType((*batch, a.shape[-2], b.shape[-1]), a.dtype),)
+    return (TensorType((*batch, a.shape[-2], b.shape[-1]), attrs["to"] or a.dtype),)
 
 
 def _eval_matmul(arrays: Arrays, attrs: Attrs, types: Types) -> Arrays:
@@ -293,7 +297,9 @@ def _eval_einsum(arrays: Arrays, attrs: Attrs, types: Types) -> Arrays:
 
 DEFS: tuple[OpDef, ...] = (
     OpDef(
-        "matmul", "contract", operands("a b"), NO_ATTRS, TENSOR,
+        "matmul", "contract", operands("a b"),
+        {"to": AttrSpec("dtype", None, "of the result; None: the operands', which are alike")},
+        TENSOR,
         "Matrix product over the last two dimensions; the others broadcast.",
         _infer_matmul, _eval_matmul,
     ),

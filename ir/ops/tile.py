@@ -65,6 +65,13 @@ def _infer_compute(types: Types, attrs: Attrs, site: Site) -> Types:
     return (plain(result),)
 
 
+def _infer_psum(types: Types, attrs: Attrs, site: Site) -> Types:
+    tile = types[0]
+    if tile.layout is None or tile.layout.terms == 1:
+        raise site.error(f"expected a tile of which cores hold terms, got {show_type(tile)}")
+    return (plain(tile),)
+
+
 def _infer_store(types: Types, attrs: Attrs, site: Site) -> Types:
     if attrs["result"] < 0:
         raise site.error(f"expected the number of a kernel result, got {attrs['result']}")
@@ -100,10 +107,18 @@ DEFS: tuple[OpDef, ...] = (
         {
             "unit": AttrSpec("str", doc="matrix or vector unit", choices=("pt", "sfp")),
             "head": AttrSpec("str", "", "the matmul, conv, window or reduction in it, if any"),
+            "room": AttrSpec("int", -1, "the tile whose place the result takes; -1: its own"),
         },
         TILE,
         "One instruction: the region on the tiles, floats in f32, rounded once to the result.",
         _infer_compute, None, regions=1, results=("tile",),
+    ),
+    OpDef(
+        "psum", "tile", operands("tile"), {},
+        TILE,
+        "The sum of a tile over the neighbouring cores that hold terms of it, as each adds its own "
+        "and passes it on; the last has it and goes on, on the others the block ends here.",
+        _infer_psum, None, results=("tile",),
     ),
     OpDef(
         "store", "tile", operands("tile"),

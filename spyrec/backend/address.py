@@ -9,7 +9,7 @@ from functools import cached_property
 
 from spyrec.ir.errors import PassError
 from spyrec.ir.layout import Layout
-from spyrec.passes.kernel import GROUP, Box, Map, Nest, Row
+from spyrec.passes.kernel import Box, Map, Nest, Row
 from spyrec.sim.isa import Guard, Limit, Num
 
 
@@ -25,23 +25,27 @@ def mask_of(chosen: Iterable[int], cores: int) -> int:
     return 0 if mask == (1 << cores) - 1 else mask
 
 
-def padded_ranges(nest: Nest, cores: int) -> tuple[Box, ...]:
-    """The part of each of ``cores`` cores; of size 0 on those beyond the kernel's own."""
+def padded_ranges(nest: Nest, cores: int, finishing: bool = False) -> tuple[Box, ...]:
+    """The part of each of ``cores`` cores; of size 0 on those beyond the kernel's own and, when
+    ``finishing``, on those that only compute terms."""
     idle = tuple((0, 0) for _ in nest.extents)
-    return nest.core_ranges + (idle,) * (cores - len(nest.core_ranges))
+    own = nest.finishing if finishing else nest.core_ranges
+    return own + (idle,) * (cores - len(own))
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A kernel on the machine: its nest, the cores that run it and each core's ranges."""
+    """A kernel on the machine: its nest, the cores that run it and each core's ranges.
+    ``finishing``: as far as its results are finished, once the terms of a K-split are added up."""
 
     nest: Nest
     cores: int
+    finishing: bool = False
 
     @cached_property
     def ranges(self) -> tuple[Box, ...]:
         """Per core the (start, size) of every kernel dimension; size 0 when idle."""
-        return padded_ranges(self.nest, self.cores)
+        return padded_ranges(self.nest, self.cores, self.finishing)
 
     @cached_property
     def active(self) -> int:
@@ -51,27 +55,28 @@ class Frame:
 
 def unit_of(layout: Layout, dim: int) -> int:
     """Elements in one address step along a tensor dimension."""
-    return GROUP if dim == layout.stick_dim else 1
+    return layout.unit(dim)
 
 
-def strides_along(layout: Layout) -> tuple[int, ...]:
-    """Sticks per step of each dimension; 0 where the dimension has one step only."""
+def strides_along(layout: Layout, parts: int = 1) -> tuple[int, ...]:
+    """Sticks per step of each dimension; 0 where the dimension has one step only, also if a step
+    counts ``parts`` addresses."""
     out = []
     for d, extent in enumerate(layout.shape):
-        steps = -(-extent // unit_of(layout, d))
+        steps = -(-extent * parts // unit_of(layout, d))
         out.append(layout.dim_stride(d) if steps > 1 else 0)
     return tuple(out)
 
 
 def kernel_strides(
-    m: Map, layout: Layout, dims: Sequence[tuple[int, int]], strides: Sequence[int]
+    m: Map, layout: Layout, dims: Sequence[tuple[int, int]], strides: Sequence[int], parts: int = 1
 ) -> tuple[int, ...]:
     """Address units per iteration step for each ``(kernel dim, elements per step)``; ``strides``
-    are those of one address step along each tensor dimension."""
+    are those of one address step along each tensor dimension, which counts ``parts`` units."""
     units = [unit_of(layout, t) for t in range(len(m))]
     return tuple(
         sum(
-            coefs[d] * amount // unit * stride
+            coefs[d] * amount * parts // unit * stride
             for (_, coefs), unit, stride in zip(m, units, strides, strict=True)
             if coefs[d]
         )

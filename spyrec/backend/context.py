@@ -34,7 +34,8 @@ class KernelContext:
     address, slots); ``homes``: operand or result -> (byte address, box of each core) of tensors
     that live in the scratchpads; ``scalars``: compile-time numbers; ``constants``: operands that
     are weights; ``early``: buffers that may be filled while the launch before still runs;
-    ``arrivals``: operands that an exchange in this launch delivers."""
+    ``arrivals``: operands that an exchange in this launch delivers; ``tokens``: how many are taken,
+    from 1 on."""
 
     op: Op
     device: DeviceSpec
@@ -48,6 +49,12 @@ class KernelContext:
     programs: list[MicroProgram]
     arrivals: Mapping[Value, Buffer]
     notes: Notes
+    tokens: int = 0
+
+    def token(self) -> int:
+        """A token that nothing else in the kernel uses yet."""
+        self.tokens += 1
+        return self.tokens
 
     def format(self, kind: DType) -> str:
         """The device's name of an element format."""

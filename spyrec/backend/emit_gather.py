@@ -13,7 +13,7 @@ from .address import mask_of, num, strides_along
 from .context import KernelContext
 from .regions import Region, card_region, home_region, sticks
 from .slots import Slots
-from .tree import Body, LoopStmt, Stmt
+from .tree import Body, LoopStmt, Stmt, take_turns
 
 INDEX_LANES = 32
 
@@ -37,8 +37,8 @@ class GatherEmitter:
         self.dst = None if self.home is not None else self._slots("dst", self.tile.sticks)
 
     def _slots(self, role: str, sticks_: int) -> Slots:
-        address, _ = self.ctx.addresses[f"{self.result.name}_{role}"]
-        return Slots(role, address // 128, sticks_, self.ctx.cores)
+        address, depth = self.ctx.addresses[f"{self.result.name}_{role}"]
+        return Slots(role, address // 128, sticks_, self.ctx.cores, depth)
 
     def run(self) -> Body:
         root = Body()
@@ -50,6 +50,8 @@ class GatherEmitter:
                 body = Body()
                 self._tile(body, boxes, live)
                 root.items.append(LoopStmt(1, body))
+        if self.nest.buffers == 1:
+            take_turns(root)
         return root
 
     def _tile(self, body: Body, boxes: tuple[Box, ...], live: list[int]) -> None:

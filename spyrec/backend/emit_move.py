@@ -16,6 +16,7 @@ from spyrec.passes.pieces import (
     is_direct,
     leaves_gaps,
     pieces,
+    repeats,
     source_boxes,
     source_window,
     tile_boxes,
@@ -29,7 +30,7 @@ from .context import KernelContext
 from .regions import Hop, Region, box_transfer, card_region, home_region, sticks
 from .shuffle import Copy, Side, copies
 from .slots import Slots
-from .tree import Body, Buffer, LoopStmt, Stmt
+from .tree import Body, Buffer, LoopStmt, Stmt, take_turns
 
 Ranges = Mapping[int, Box]
 """For each core that takes part the ranges of a piece's iteration dimensions."""
@@ -43,9 +44,13 @@ class MoveEmitter:
         self.op = ctx.op
         self.nest = Nest(ctx.op)
         self.result = ctx.op.results[0]
-        self.pieces = pieces(ctx.op)
         self.fmt = ctx.format(self.result.type.dtype)
         self.home = home_region(ctx, self.result)
+        staged = [i for i, v in enumerate(self.op.operands) if v not in ctx.homes]
+        through = is_direct(self.op) and self.home is None  # the tile buffer
+        self.again = repeats(self.op, staged) if through else {}
+        more = {q for others in self.again.values() for q in others}
+        self.pieces = [p for p in pieces(self.op) if p not in more]
         self.tile_layout = self._layout(self.result, self.nest.tile)
         self.dst = self._slots("dst", self.tile_layout)
         self.cleared: tuple[Buffer, ...] = ()  # stands for a home that is filled before pieces come
@@ -65,7 +70,10 @@ class MoveEmitter:
     def _slots(self, role: str, layout: Layout) -> Slots | None:
         """The tile buffer the scratchpad plan made for a role; None when it made none."""
         found = self.ctx.addresses.get(f"{self.result.name}_{role}")
-        return Slots(role, found[0] // 128, layout.sticks, self.ctx.cores) if found else None
+        if found is None:
+            return None
+        address, depth = found
+        return Slots(role, address // 128, layout.sticks, self.ctx.cores, depth)
 
     def run(self) -> Body:
         root = Body()
@@ -83,6 +91,8 @@ class MoveEmitter:
             else:
                 self._shuffled(body, boxes)
             root.items.append(LoopStmt(1, body))
+        if self.nest.buffers == 1:
+            take_turns(root)
         return root
 
     def _ranges(self, boxes: tuple[Box, ...]) -> list[tuple[Piece, Ranges]]:
@@ -121,8 +131,9 @@ class MoveEmitter:
             made = self._sticks("load", p, ranges, p.src, source, mid)
             body.items += [Stmt("ml", instr, (), (buffer,)) for instr in made]
         for p, ranges in staged:
-            made = self._sticks("store", p, ranges, p.dst, mid, out)
-            body.items += [Stmt("ms", instr, (buffer,)) for instr in made]
+            for place in (p, *self.again.get(p, ())):
+                made = self._sticks("store", place, ranges, p.dst, mid, out)
+                body.items += [Stmt("ms", instr, (buffer,)) for instr in made]
 
     def _sticks(
         self, name: str, p: Piece, ranges: Ranges, src_map: AffineMap, source: Region, out: Region

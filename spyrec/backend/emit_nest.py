@@ -3,17 +3,21 @@ computation or store."""
 
 from __future__ import annotations
 
-from spyrec.ir.core import Block, Op
+from dataclasses import replace
+
+from spyrec.ir.core import Block, Op, Value
 from spyrec.ir.errors import PassError
 from spyrec.passes.attrs import whole_number
+from spyrec.passes.kernel import Map
 from spyrec.passes.scratchpad import uses_matrix
 
 from .context import KernelContext
 from .matrix import matrix_step
 from .places import Path, Places
+from .psum import psum_step
 from .transfers import load, store
-from .tree import Body, LoopStmt
-from .vector import vector_step
+from .tree import Body, LoopStmt, take_turns
+from .vector import temporary_map, vector_step
 
 
 class NestEmitter:
@@ -25,12 +29,15 @@ class NestEmitter:
     def run(self) -> Body:
         root = Body()
         self._block(self.places.op.regions[0], root, ())
+        if self.places.nest.buffers == 1:
+            take_turns(root)
         return root
 
     def _block(self, block: Block, body: Body, path: Path) -> None:
         stored = {
             op.operands[0]: whole_number(op, "result") for op in block.ops if op.name == "store"
         }
+        frame = self.places.frame
         for op in block.ops:
             match op.name:
                 case "load":
@@ -43,12 +50,16 @@ class NestEmitter:
                     matrix_step(self.places, op, body, path)
                 case "compute":
                     vector_step(self.places, op, body, path, stored.get(op.result))
+                case "psum":
+                    psum_step(self.places, op, body, path)
+                    self.places.frame = replace(frame, finishing=True)
                 case "store":
                     store(self.places, op, body, path)
                 case _:
                     raise PassError(
                         f"codegen: {op.name} cannot stand in a tile body (from {op.loc})"
                     )
+        self.places.frame = frame
 
     def _for(self, op: Op, body: Body, path: Path) -> None:
         dim = whole_number(op, "dim")
@@ -64,9 +75,14 @@ class NestEmitter:
         place = self.places.of.get(op.operands[0])
         if place is None:
             make = self.places.accumulator if uses_matrix(region) else self.places.tile
-            place = make(op.results[0], self.places.nest.out_maps[0], path, body)
+            place = make(op.results[0], self._carried_map(op.results[0]), path, body)
         self.places.of[region.args[0]] = place
         self.places.of[op.results[0]] = place
         for inner in region.ops:
             if region.args[0] in inner.operands:
                 self.places.of.update((r, place) for r in inner.results)
+
+    def _carried_map(self, v: Value) -> Map:
+        """A vector kernel's results may vary along more dimensions than its reduction's does."""
+        nest = self.places.nest
+        return temporary_map(self.places, v) if nest.kind == "vec" else nest.out_maps[0]

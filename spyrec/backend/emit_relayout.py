@@ -3,8 +3,9 @@ core."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from spyrec.ir.core import Op
 from spyrec.ir.errors import PassError
@@ -15,6 +16,7 @@ from spyrec.sim.isa import Instr, Signal, Wait
 
 from .address import mask_of, num
 from .regions import Hop, Region, box_transfer
+from .rounds import Rounds
 from .tree import Body, Buffer, Stmt
 
 
@@ -44,6 +46,17 @@ def plan_sends(own: Sequence[Box], need: Sequence[Box], stops: int) -> list[Send
     return [Send(src, box, offset, mask) for (src, box, offset), mask in grouped.items()]
 
 
+Key = TypeVar("Key", bound=Hashable)
+
+
+def _grouped(of: Mapping[int, Key]) -> dict[Key, list[int]]:
+    """The cores that have the same value."""
+    found: dict[Key, list[int]] = {}
+    for core, key in sorted(of.items()):
+        found.setdefault(key, []).append(core)
+    return found
+
+
 class RelayoutEmitter:
     """Statements that fill the receivers' buffer. ``source`` and ``target``: each core's box of the
     tensor before and after; ``arrived`` is the buffer its readers wait for."""
@@ -55,29 +68,51 @@ class RelayoutEmitter:
         self.device, self.cores = device, cores
         self.arrived = Buffer(f"{op.result.name}_arrived")
 
-    def emit(self, body: Body, token: int) -> None:
-        """Add the sends, each of which raises ``token`` where it lands, and the deliveries that
-        wait for them."""
+    def emit(self, body: Body, fresh: Callable[[], int]) -> None:
+        """Add the sends, each of which raises a token where it lands, and the deliveries that wait
+        for them. ``fresh`` gives tokens that nothing else uses."""
         assert self.source.boxes is not None and self.target.boxes is not None
         sends = plan_sends(self.source.boxes, self.target.boxes, self.device.cores.count + 1)
-        for row in self._rows(sends):
-            to = num([row[c].cores if c in row else 0 for c in range(self.cores)])
-            *ahead, last = self._send(row)
-            signals = (Signal(token, 1, to),)
-            if ahead:  # some cores may have no part in the last: let them signal on their own
-                ahead.append(last)
-                last = Instr("sync", where=mask_of(row, self.cores))
-            body.items += [Stmt("rs", instr) for instr in ahead]
-            body.items.append(Stmt("rs", replace(last, signals=signals)))
-        left = [sum(s.cores >> c & 1 for s in sends) for c in range(self.cores)]
-        while any(left):
-            take = [min(n, self.device.ring.fragments_max) for n in left]
-            for n in sorted(set(take) - {0}):
-                where = mask_of((c for c, t in enumerate(take) if t == n), self.cores)
-                instr = Instr("recv", imm={"fragments": n}, waits=(Wait(token, n),), where=where)
-                body.items.append(Stmt("rr", instr, (), (self.arrived,)))
-            left = [a - b for a, b in zip(left, take, strict=True)]
+        rounds = Rounds(sends, self.device.ring.fragments_max)
+        landed = fresh()
+        ready = [fresh() if number else landed for number in range(len(rounds.sends))]
+        for number, now in enumerate(rounds.sends):
+            for n, cores in _grouped(rounds.waits(number)).items():
+                wait = (Wait(ready[number], n),)
+                body.items.append(Stmt("rs", Instr("sync", waits=wait, where=self._mask(cores))))
+            for row in self._rows(now):
+                body.items += [Stmt("rs", instr) for instr in self._sends(row, landed)]
+            body.items += self._deliveries(rounds, number, landed, ready)
         body.scoped.append(self.arrived)
+
+    def _mask(self, cores: Iterable[int]) -> int:
+        return mask_of(cores, self.cores)
+
+    def _sends(self, row: Mapping[int, Send], landed: int) -> list[Instr]:
+        """One send for each core in ``row``, all of one shape; the last raises ``landed``."""
+        to = num([row[c].cores if c in row else 0 for c in range(self.cores)])
+        *ahead, last = self._send(row)
+        if ahead:  # some cores may have no part in the last: let them signal on their own
+            ahead.append(last)
+            last = Instr("sync", where=self._mask(row))
+        return [*ahead, replace(last, signals=(Signal(landed, 1, to),))]
+
+    def _deliveries(
+        self, rounds: Rounds[Send], number: int, landed: int, ready: Sequence[int]
+    ) -> Iterator[Stmt]:
+        """What takes the fragments of a round and tells the senders of the next one."""
+        takes = {
+            c: (n, rounds.following(c, number) > 0) for c, n in rounds.fragments[number].items()
+        }
+        for (n, more), cores in sorted(_grouped(takes).items()):
+            after = [rounds.following(c, number) if c in cores else 0 for c in range(self.cores)]
+            to = num([rounds.senders(c, after[c]) if c in cores else 0 for c in range(self.cores)])
+            told = (Signal(num([ready[a] for a in after]), 1, to),) if more else ()
+            instr = Instr(
+                "recv", imm={"fragments": n}, waits=(Wait(landed, n),), signals=told,
+                where=self._mask(cores),
+            )  # fmt: skip
+            yield Stmt("rr", instr, (), (self.arrived,))
 
     def _rows(self, sends: Sequence[Send]) -> list[dict[int, Send]]:
         """Sends of one shape, one for each core, share an instruction."""
@@ -93,8 +128,7 @@ class RelayoutEmitter:
             rows[j][s.core] = s
         return [row for rows in shapes.values() for row in rows]
 
-    def _send(self, row: dict[int, Send]) -> list[Instr]:
-        """One send for each core in ``row``, all of one shape."""
+    def _send(self, row: Mapping[int, Send]) -> list[Instr]:
         some = next(iter(row.values()))
         masks = num([row.get(c, some).cores for c in range(self.cores)])
         hops = {c: self._hop(s) for c, s in row.items()}

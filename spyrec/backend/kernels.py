@@ -42,7 +42,8 @@ def build_kernel(
 ) -> tuple[Kernel, tuple[Value, ...]]:
     """The kernel and, for each of its formal parameters, the tensor in card memory it stands for.
 
-    CapacityError when a core would reach over more of a tensor than the device's span.
+    CapacityError when a core would reach over more of a tensor than the device's span, or a loop
+    has more trips than the device counts.
     """
     nest = Nest(op)
     span = _checked_span(op, around.device)
@@ -56,13 +57,14 @@ def build_kernel(
         arrivals, notes,
     )  # fmt: skip
     root = Body()
-    for token, exchange in enumerate(exchanges, start=1):
-        arrivals[exchange.result] = _exchange(exchange, root, token, ctx)
+    for exchange in exchanges:
+        arrivals[exchange.result] = _exchange(exchange, root, ctx)
     body = _emit(nest, ctx)
     _await(body, arrivals, ctx)
     root.items += body.items
     root.scoped += body.scoped
-    streams = Streams(root, cores, used=len(exchanges)).build()
+    streams = Streams(root, cores, used=ctx.tokens).build()
+    _check_trips(op, streams, around.device.launch.loop_max)
     params = _params(op, streams)
     kernel = Kernel(
         nest.name, streams, tuple(n for n, _ in params), tuple(ctx.programs), tuple(notes.list),
@@ -71,14 +73,14 @@ def build_kernel(
     return kernel, tuple(v for _, v in params)
 
 
-def _exchange(exchange: Op, root: Body, token: int, ctx: KernelContext) -> Buffer:
+def _exchange(exchange: Op, root: Body, ctx: KernelContext) -> Buffer:
     """Add a relayout to the kernel; the buffer that its readers wait for."""
     source = home_region(ctx, exchange.operands[0])
     target = home_region(ctx, exchange.result)
     assert source is not None and target is not None
     emitter = RelayoutEmitter(exchange, source, target, ctx.device, ctx.cores)
     body = Body()
-    emitter.emit(body, token)
+    emitter.emit(body, ctx.token)
     note = ctx.notes.add(f"relayout %{exchange.operands[0].name}", exchange.loc.nodes)
     for stmt in statements(body):
         stmt.instr = replace(stmt.instr, note=note)
@@ -133,6 +135,15 @@ def _checked_span(op: Op, device: DeviceSpec) -> int:
             )
         widest = max(widest, reach.nbytes)
     return widest
+
+
+def _check_trips(op: Op, streams: Mapping[str, Stream], most: int) -> None:
+    loops = (trips for s in streams.values() for _, around in instructions(s) for trips in around)
+    if (longest := max(loops, default=0)) > most:
+        raise CapacityError(
+            f"codegen: a loop of {op.attrs['name']} has {longest} trips, the device counts {most} "
+            f"at most (from {op.loc}); pin larger tiles or split the tensor in the model"
+        )
 
 
 def _info(nest: Nest, span: int) -> dict[str, int | str]:

@@ -10,7 +10,7 @@ from spyrec.ir.errors import PassError
 from spyrec.passes.kernel import Nest, rank1
 from spyrec.sim.isa import Guard, Instr, Num, Operand
 
-from .address import border, with_tails
+from .address import border, num, with_tails
 from .places import Path, Place, Places
 from .tree import Body, Stmt
 
@@ -44,9 +44,10 @@ def matrix_step(places: Places, op: Op, body: Body, path: Path) -> None:
         spread(places.operand(b, over, path, ctx.format(b_type.type.dtype))),
     )
     summed = sum(1 << i for i, d in enumerate(path) if d not in nest.parallel)
-    imm: dict[str, Num] = {
-        "k_valid": nest.extents[nest.k], "acc_levels": summed, "init": 1,
-    }  # fmt: skip
+    valid = num([r[nest.k][1] or nest.local[nest.k] for r in places.frame.ranges])
+    imm: dict[str, Num] = {"k_valid": valid, "acc_levels": summed, "init": 1}
+    if nest.terms > 1:
+        imm["partial"] = 1
     counts = tuple(over.counts[put[d]] if d is not None else 1 for d in slots)
     limits = tuple(over.limits[put[d]] if d is not None else None for d in slots)
     alone = [d for d in path if d in nest.parallel and d not in slots]

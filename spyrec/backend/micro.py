@@ -14,9 +14,9 @@ from spyrec.ir.types import DType
 from spyrec.sim.isa import MicroOp, MicroProgram
 
 SAME_NAME = (
-    "neg", "abs", "sqrt", "rsqrt", "exp", "log", "tanh", "sigmoid", "sin", "cos", "floor", "ceil",
-    "round", "sign", "isnan", "isinf", "not", "add", "sub", "mul", "div", "max", "min", "mod",
-    "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "where",
+    "neg", "abs", "sqrt", "rsqrt", "exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "floor",
+    "ceil", "round", "sign", "isnan", "isinf", "not", "add", "sub", "mul", "div", "max", "min",
+    "mod", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "where",
 )  # fmt: skip
 STEP_OF = {**{name: name for name in SAME_NAME}, "reciprocal": "recip"}
 COPIES = frozenset(("identity", "broadcast_to", "reshape"))

@@ -11,7 +11,7 @@ from typing import Literal
 from spyrec.ir.core import Loc, Op, Value
 from spyrec.ir.errors import CapacityError
 from spyrec.ir.layout import Layout
-from spyrec.passes.kernel import GROUP, Box, Map, Nest
+from spyrec.passes.kernel import Box, Map, Nest
 from spyrec.passes.residency import local_layout
 from spyrec.sim.isa import Guard, Instr, Limit, Operand, Rotate
 
@@ -83,8 +83,8 @@ class Places:
         return Place("lx", v.type.layout, address // 128, None, buffer, path, sticks, m)
 
     def accumulator(self, v: Value, m: Map, path: Path, body: Body) -> Place:
-        """A tile of fp32 sums in the matrix unit: two slots where they fit, so that one drains
-        while the other fills. CapacityError when not even one fits."""
+        """A tile of fp32 sums in the matrix unit: as many slots as tiles stream through where they
+        fit, so that one drains while the other fills. CapacityError when not even one fits."""
         assert v.type.layout is not None
         groups = v.type.layout.sticks // 2
         most = self.ctx.device.pt.acc_groups
@@ -93,7 +93,7 @@ class Places:
                 f"codegen: {self.nest.name} needs {groups} accumulator groups for one tile, the "
                 f"device has {most}; pin a smaller tile (from {self.op.loc})"
             )
-        slots = 2 if self.trips(path) > 1 and 2 * groups <= most else 1
+        slots = min(self.nest.buffers, most // groups) if self.trips(path) > 1 else 1
         buffer = self._buffer(v, slots, body)
         return Place("acc", v.type.layout, 0, None, buffer, path, groups, m)
 
@@ -118,7 +118,7 @@ class Places:
         """A tile's extent along kernel dimensions; those along lanes in groups of 64."""
         steps, counts, limits = [], [], []
         for d in dims:
-            unit = GROUP if d in (self.nest.stick, self.nest.k) else 1
+            unit = self.nest.step(d)
             count = -(-self.nest.tile[d] // unit)
             steps.append((d, unit))
             counts.append(count)
@@ -127,10 +127,12 @@ class Places:
 
     def operand(
         self, place: Place, over: Iteration, path: Path, fmt: str, *, splat: bool = False,
-        guards: Sequence[Guard] = (),
+        guards: Sequence[Guard] = (), parts: int = 1,
     ) -> Operand:
-        """The place as an operand of an instruction that iterates ``over``."""
-        strides = kernel_strides(place.map, place.layout, over.dims, place.along)
+        """The place as an operand of an instruction that iterates ``over``. ``parts``: how many
+        addresses the instruction counts in a stick, of a place that is a tile buffer."""
+        along = place.along if parts == 1 else strides_along(place.layout, parts)
+        strides = kernel_strides(place.map, place.layout, over.dims, along, parts)
         if place.boxes is not None:
             return Operand(
                 place.space,
@@ -140,8 +142,11 @@ class Places:
                 ),
                 guards=tuple(guards), splat=splat,
             )  # fmt: skip
+        rotate = self.rotate(place, path)
+        if rotate is not None:
+            rotate = replace(rotate, stride=rotate.stride * parts)
         return Operand(
-            place.space, place.address, strides, fmt, rotate=self.rotate(place, path),
+            place.space, place.address * parts, strides, fmt, rotate=rotate,
             guards=tuple(guards), splat=splat,
         )  # fmt: skip
 

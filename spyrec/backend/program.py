@@ -13,7 +13,7 @@ from spyrec.ir.layout import Layout
 from spyrec.passes.attrs import entries, whole_number
 from spyrec.passes.manager import Target
 from spyrec.passes.residency import home
-from spyrec.sim.formats import encode
+from spyrec.runtime import stored_bytes
 from spyrec.sim.isa import Buffer, Kernel, Launch, Program
 
 from .kernels import Home, Surroundings, build_kernel
@@ -50,7 +50,8 @@ def emit_program(module: Module, target: Target) -> Program:
             index = _shared(kernels, kernel)
             after = (len(launches) - 1,) if launches else ()
             args = tuple((buffer_of[v], 0) for v in params)
-            launches.append(Launch(index, args, after, early=bool(op.attrs["early"])))
+            notes = () if kernels[index].notes == kernel.notes else kernel.notes
+            launches.append(Launch(index, args, after, bool(op.attrs["early"]), notes))
     placed: Any = module.attrs["hbm"]
     table: Table = {name: (address, size) for name, address, size in placed}
     hosts = dict(module.attrs.get("host_types", ()))  # type: ignore[arg-type]
@@ -97,10 +98,11 @@ def _homes(module: Module) -> dict[Value, Home]:
 
 
 def _shared(kernels: list[Kernel], kernel: Kernel) -> int:
-    """The index of the kernel; equal code is kept once (the name and the facts are the first's)."""
+    """The index of the kernel; equal code is kept once (the name and the facts are the first's, the
+    provenance of others goes to their launches)."""
     for i, known in enumerate(kernels):
-        same = replace(kernel, name=known.name, info=known.info)
-        if known.notes == kernel.notes and same == known:
+        same = replace(kernel, name=known.name, info=known.info, notes=known.notes)
+        if len(known.notes) == len(kernel.notes) and same == known:
             return i
     kernels.append(kernel)
     return len(kernels) - 1
@@ -129,5 +131,6 @@ def _weights(v: Value, op: Op, table: Table, formats: Mapping[str, str]) -> Buff
     assert isinstance(layout, Layout)
     fmt = formats.get(v.type.dtype.name, v.type.dtype.name)
     array = np.ascontiguousarray(np.asarray(op.attrs["value"]))
-    bits = encode(array.astype(np.float32) if array.dtype == np.bool_ else array, fmt)
-    return Buffer(v.name, "const", size, address, layout.pack(bits).tobytes(), {"dtype": fmt})
+    numbers = array.astype(np.float32) if array.dtype == np.bool_ else array
+    data = stored_bytes(numbers, layout, fmt)
+    return Buffer(v.name, "const", size, address, data, {"dtype": fmt})

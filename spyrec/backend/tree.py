@@ -56,6 +56,21 @@ def statements(body: Body) -> Iterator[Stmt]:
             yield item
 
 
+def take_turns(body: Body) -> None:
+    """Make the loads of each trip of the loops in ``body`` wait until the stores of the trip before
+    have read their tiles: as if all were one buffer of one slot."""
+    turn = Buffer("turn")
+    trips = [item.body for item in body.items if isinstance(item, LoopStmt)]
+    for trip in trips:
+        take_turns(trip)
+        stores = [s for s in statements(trip) if s.unit == "ms"]
+        if stores and any(s.unit == "ml" for s in statements(trip)):
+            trip.items.insert(0, Stmt("ml", Instr("sync"), (), (turn,), early=True))
+            trip.scoped.append(turn)
+            for s in stores:
+                s.reads = (*s.reads, turn)
+
+
 def check_tree(root: Body) -> None:
     """PassError unless every buffer can be kept in step by tokens: one unit writes it; each touch
     lies in exactly one body it is scoped to; there no write follows a read by another unit; what

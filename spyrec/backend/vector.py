@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from spyrec.ir.core import Op, Value
 from spyrec.ir.errors import PassError
 from spyrec.passes.attrs import entries
-from spyrec.passes.kernel import Map, rank1, spans
+from spyrec.passes.kernel import GROUP, Map, rank1, spans
 from spyrec.sim.isa import Guard, Instr, MicroProgram, Num
 
 from .address import border, limit, with_tails
@@ -60,7 +60,8 @@ def vector_step(places: Places, op: Op, body: Body, path: Path, stored: int | No
         fmt = "f32" if p.space == "acc" else places.ctx.format(v.type.dtype)
         splat = nest.stick >= 0 and not spans(p.map, nest.stick)
         sources.append(places.operand(p, over, path, fmt, splat=splat, guards=guards))
-    target = places.operand(place, over, path, places.ctx.format(op.result.type.dtype))
+    kept_as = places.ctx.format(op.result.type.dtype)
+    target = places.operand(place, over, path, kept_as, parts=place.layout.group // GROUP)
     instr = Instr(
         "vec", over.counts, limits, (target, *sources), imm, where=places.frame.active
     )
@@ -124,14 +125,14 @@ def _result_place(
     places: Places, op: Op, body: Body, path: Path, stored: int | None
 ) -> Place:
     if stored is None:
-        return places.tile(op.result, _temporary_map(places, op.result), path, body)
+        return places.tile(op.result, temporary_map(places, op.result), path, body)
     result, m = places.op.results[stored], places.nest.out_maps[stored]
     if result in places.ctx.homes:
         return places.resident(result, m)
     return places.tile(op.result, m, path, body)
 
 
-def _temporary_map(places: Places, v: Value) -> Map:
+def temporary_map(places: Places, v: Value) -> Map:
     """A temporary varies along the leading result dimensions in which its tile is not 1 wide."""
     extents = places.nest.extents
     shape = rank1(v.type)

@@ -1,0 +1,164 @@
+"""How the card ran a measured kernel, where its row does not say: parts and tiles by the rules of
+the published planner, as far as they are public or the times give them away.
+
+The rules look at shapes, layouts and how operands relate, as a planner would. docs/validation.md
+tells which are published and which are inferred from the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import gcd
+
+LANES = 64  # 16-bit elements of a stick
+STICK = 128  # bytes
+BURST = 32  # sticks of the longest burst
+SPAN = 1 << 28  # bytes of a tensor that a core reaches
+OPEN_ROWS = 16  # streams a walk over column blocks keeps going at full speed
+ROW_TILE = 4096  # sticks of whole rows that a reduction loads at a time
+RESIDENT = 1 << 16  # elements of the output tile that stays in the matrix unit
+SIDE = 512  # most rows, and most columns, of an output tile where several are needed
+BLOCK_ROWS = 128  # rows after which an interleaved second factor is fetched again
+CHUNK_BYTES = 32768  # of both factors, loaded together
+INTERLEAVED_K = 512  # inner elements of a chunk of an interleaved first factor
+
+
+@dataclass(frozen=True)
+class Division:
+    """``parts`` and ``tile`` of a kernel by the names of its dimensions; what is not named is left
+    to the compiler."""
+
+    parts: Mapping[str, int] = field(default_factory=dict)
+    tile: Mapping[str, int] = field(default_factory=dict)
+
+
+def streamed(rows: int, cols: int, cores: int) -> Division:
+    """Operands and results of one shape: walked as they lie in memory, a burst at a time."""
+    blocks = -(-cols // LANES)
+    across = divisor(blocks, cores)
+    down = divisor(rows, cores // across)
+    tall = min(BURST, rows // down)
+    return _division(down, across, tall, LANES * max(1, BURST // tall))
+
+
+def by_rows(rows: int, cols: int, cores: int) -> Division:
+    """A broadcast operand keeps rows and columns apart: the larger extent, in sticks, is cut first,
+    after what the span of a core asks for."""
+    blocks = -(-cols // LANES)
+    across = _for_span(rows * blocks)
+    if rows >= blocks:
+        down = divisor(rows, cores // across)
+        across = divisor(blocks, cores // down)
+    else:
+        across = divisor(blocks, cores)
+        down = divisor(rows, cores // across)
+    tall = min(2 * BURST, rows // down)
+    wide = min(blocks // across, max(1, 16 * BURST // tall))
+    return _division(down, across, tall, LANES * wide)
+
+
+def reduced(rows: int, cols: int, cores: int) -> Division:
+    """A reduction along the rows: they are cut, and loaded whole."""
+    down = divisor(rows, cores)
+    tall = min(2 * BURST, rows // down, max(1, ROW_TILE // -(-cols // LANES)))
+    return Division({"d0": down}, {"d0": tall})
+
+
+def appended(rows: int, cols: int, cores: int) -> Division:
+    """Rows behind rows: a walk along each row over all blocks of columns. Where the blocks are more
+    than memory keeps open, a visit takes as many sticks as make up for those that are not."""
+    blocks = -(-cols // LANES)
+    across = _for_span(rows * blocks)
+    down = divisor(rows, cores // across)
+    visit = BURST
+    if blocks > OPEN_ROWS:
+        visit = min(BURST, round(2 * blocks / (blocks - OPEN_ROWS)))
+    return _division(down, across, visit, cols // across)
+
+
+def turned(rows: int, cols: int, cores: int) -> Division:
+    """A transpose to ``rows`` x ``cols``: cut along the columns, a block of them at a time."""
+    across = gcd(-(-cols // LANES), cores)
+    down = divisor(rows, cores // across)
+    return _division(down, across, min(rows // down, 16 * BURST), LANES)
+
+
+@dataclass(frozen=True)
+class Product:
+    """A matrix product, ``batch`` of them when that is not 0. ``first``, ``second``: the matrices
+    of that factor lie interleaved in memory, stick by stick; ``lone``: one second factor serves the
+    whole batch. ``step``: inner elements of a stick."""
+
+    m: int
+    n: int
+    k: int
+    batch: int = 0
+    first: bool = False
+    second: bool = False
+    lone: bool = False
+    step: int = LANES
+
+    def parts(self, cores: int) -> dict[str, int]:
+        """What the published planner chose where a row does not tell, inferred from such rows: as
+        square as the cores allow; with a batch along the rows, but along the columns of a lone
+        factor and of a second one that alone is interleaved."""
+        blocks = -(-self.n // LANES)
+        if not self.batch:
+            m = min(1 << (cores.bit_length() - 1) // 2, self.m)
+            return {"m": m, "n": min(cores // m, blocks), "k": 1}
+        if self.lone or self.second > self.first:
+            n = max(1, cores // 2)
+        else:
+            n = 4 if self.first > self.second else 2
+        n = min(n, cores, blocks)
+        return {"b0": 1, "m": min(cores // n, self.m), "n": n, "k": 1}
+
+    def tile(self, parts: Mapping[str, int]) -> dict[str, int]:
+        """The output tile that stays resident and the chunks of the inner dimension.
+
+        An interleaved factor is fetched again for every block of 64 columns (the first) or
+        ``BLOCK_ROWS`` rows (the second); with a lone second factor two matrices of a batch are rows
+        of one."""
+        m = -(-self.m // parts["m"])
+        n = -(-self.n // LANES // parts["n"]) * LANES
+        together = min(2, -(-self.batch // parts.get("b0", 1))) if self.lone else 1
+        tm, tn = output_tile(m * together, n)
+        if not self.lone:
+            tn = min(n, LANES) if self.first else tn
+            tm = min(m, BLOCK_ROWS) if self.second else tm
+        k = max(1, CHUNK_BYTES // (2 * LANES * (tm + tn))) * self.step
+        if self.first and not self.lone:
+            k = INTERLEAVED_K
+        k = min(k, -(-self.k // parts.get("k", 1)))
+        tile = {"m": max(1, tm // together), "n": tn, "k": k}
+        return {"b0": together, **tile} if self.lone else tile
+
+
+def output_tile(m: int, n: int) -> tuple[int, int]:
+    """Rows and columns of the output tile of a core's part, ``m`` x ``n``: all of it when it can
+    stay resident, else the tile of least operand traffic."""
+    if m * n <= RESIDENT:
+        return m, n
+    blocks = n // LANES
+    options = [
+        (-(-m // tm) * n + -(-n // tn) * m, tm, tn)
+        for tm in sorted({-(-m // p) for p in range(1, m + 1)})
+        for tn in sorted({-(-blocks // p) * LANES for p in range(1, blocks + 1)})
+        if max(tm, tn) <= SIDE and tm * tn <= RESIDENT
+    ]
+    _, tm, tn = min(options)
+    return tm, tn
+
+
+def divisor(extent: int, most: int) -> int:
+    """The largest divisor of ``extent`` up to ``most``."""
+    return next(p for p in range(min(extent, most), 0, -1) if extent % p == 0)
+
+
+def _for_span(sticks: int) -> int:
+    return -(-sticks * STICK // SPAN)
+
+
+def _division(down: int, across: int, tall: int, wide: int) -> Division:
+    return Division({"d0": down, "d1": across}, {"d0": tall, "d1": wide})

@@ -1,0 +1,197 @@
+"""What slows memory, units and the scratchpad port, one mechanism at a time: timelines on the small
+machine, computed by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from small_machine import COPY, SMALL, Recorder, acc, hbm, kernel, lx, op, padded, program
+
+from spyrec.sim.bus import Bus
+from spyrec.sim.device import SPREAD_STEPS, DeviceSpec
+from spyrec.sim.isa import Instr, Kernel, Loop, MicroProgram
+from spyrec.sim.run import run
+
+# 8 sticks: 1024 bytes hold the bus 8 cycles and their unit 8 more.
+LOAD = op("load", (8,), (lx(0, 1), hbm("x", 0, 1)))
+STORE = op("store", (8,), (hbm("y", 0, 1), lx(100, 1)))
+# 8 rows x 64 x 64 = 32768 macs = 32 cycles, and 10 to fill; 9216 bytes are 878 shares of the port.
+MM = op("mm", (8, 1, 1, 1, 1, 1), (acc(0, 1), lx(0, 1), lx(200)))
+
+
+def with_hbm(**changes: int) -> DeviceSpec:
+    return replace(SMALL, hbm=replace(SMALL.hbm, **changes))
+
+
+def timed(k: Kernel, device: DeviceSpec = SMALL) -> Recorder:
+    recorder = Recorder()
+    run(program(k), device, timing_only=True, observer=recorder)
+    return recorder
+
+
+def spans(k: Kernel, device: DeviceSpec = SMALL) -> list[tuple[int, int]]:
+    return [s[3:] for s in timed(k, device).slices]
+
+
+def test_writing_has_a_rate_of_its_own() -> None:
+    slower = with_hbm(write_bytes_per_cycle=64)
+    assert spans(kernel(ms=(STORE,)), slower) == [(0, 16 + 8)]
+    assert spans(kernel(ml=(LOAD,)), slower) == [(0, 8 + 8)]
+
+
+@pytest.mark.parametrize(("stride", "bus_cycles"), [(0, 16), (8, 8)])
+def test_what_the_loops_read_again_comes_slower(stride: int, bus_cycles: int) -> None:
+    again = op("load", (8,), (lx(0, 1), hbm("x", 0, 1, loops=(stride,))))
+    seen = timed(kernel(ml=(Loop(2, (again,)),)), with_hbm(again_bytes_per_cycle=64))
+    held = 8
+    first = bus_cycles + held
+    assert [s[3:] for s in seen.slices] == [(0, first), (first, 2 * first)]
+    assert seen.done[0].bus_busy_cycles == 2 * bus_cycles
+
+
+def test_a_single_trip_reads_nothing_again() -> None:
+    assert spans(kernel(ml=(Loop(1, (LOAD,)),)), with_hbm(again_bytes_per_cycle=64)) == [(0, 16)]
+
+
+def test_the_cores_of_a_half_share_a_link() -> None:
+    # 8 cycles of bus each, one after the other. The links pass 64 bytes a cycle: the first half's
+    # is taken from 0 to 16 and to 32; the other's from 16 to 32 and to 48. Then 8 cycles held.
+    half = with_hbm(side_bytes_per_cycle=64)
+    assert spans(kernel(4, ml=(LOAD,)), half) == [(0, 24), (0, 40), (0, 40), (0, 56)]
+    # The bus itself is free after 32, for a core of the first half as for writes.
+    assert spans(kernel(4, ms=(STORE,)), half) == [(0, 16), (0, 24), (0, 32), (0, 40)]
+
+
+def test_what_goes_to_several_cores_goes_both_ways_round() -> None:
+    several = replace(LOAD, imm={"cores": 0b1110}, where=0b0010)
+    assert spans(kernel(4, ml=(several,)), with_hbm(side_bytes_per_cycle=64)) == [(0, 16)]
+
+
+def test_a_batch_holds_what_waits_on_both_halves() -> None:
+    # 2048 bytes are being read when 1024 are to be written; with reads on one half a batch is the
+    # 1024 of one core, two turns of 10 cycles; with reads on both it is twice as long.
+    longer = replace(SMALL.hbm, batch_bytes=2048)
+    for other, turns in ((0, 20), (2, 10)):
+        bus = Bus(longer, 4)
+        assert bus.transfer(0, 0, 1024, 1024, False) == 8
+        assert bus.transfer(0, other, 1024, 1024, False) == 16
+        assert bus.transfer(0, 0, 1024, 1024, True) == 16 + 8 + turns
+
+
+def test_no_batch_is_longer_than_the_controller_makes_it() -> None:
+    bus = Bus(SMALL.hbm, 4)
+    assert bus.transfer(0, 0, 2048, 2048, False) == 16
+    assert bus.transfer(0, 2, 2048, 2048, True) == 16 + 16 + 2 * 20  # two batches of 1024
+
+
+def test_a_core_has_a_window_of_bytes_on_their_way() -> None:
+    # 1024 bytes of 100 cycles each, 3200 at a time: held 32 after 8 of bus. Each arrives 100 after
+    # it left the bus, at 8 and 48; the other core's lie between them.
+    narrow = with_hbm(window_bytes=3200)
+    seen = timed(kernel(2, ml=(Loop(2, (LOAD,)),)), narrow)
+    assert [(s[0], *s[3:]) for s in seen.slices] == [
+        (0, 0, 40), (1, 0, 48), (0, 40, 80), (1, 48, 88),
+    ]
+    assert seen.done[0].end_cycle == 56 + 100
+    assert spans(kernel(ms=(STORE,)), narrow) == [(0, 40)]
+
+
+@pytest.mark.parametrize(("apart", "requests", "waits"), [(1, 0, 0), (2, 12, 40), (9, 24, 80)])
+def test_cores_that_share_a_load_wait_for_one_another_at_each_short_run(
+    apart: int, requests: int, waits: int
+) -> None:
+    # 8 runs of 128 bytes cost the bus 3 cycles each and hold cores that share the load for 10 each,
+    # half when they begin no more than 1024 bytes apart; one of 1024 is a burst. 8 of payload, 8
+    # held behind the bus.
+    waiting = with_hbm(shared_run_cycles=10)
+    load = op("load", (8,), (lx(0, 1), hbm("x", 0, apart)), where=0b0010)
+    assert spans(kernel(4, ml=(load,)), waiting) == [(0, 8 + requests + 8)]
+    several = replace(load, imm={"cores": 0b1110})
+    assert spans(kernel(4, ml=(several,)), waiting) == [(0, max(8 + requests + 8, waits))]
+
+
+def test_runs_that_come_from_behind_are_as_near() -> None:
+    turned = op("load", (8,), (lx(7, -1), hbm("x", 14, -2)))
+    assert spans(kernel(ml=(turned,))) == [(0, 8 + 12 + 8)]
+
+
+@pytest.mark.parametrize(
+    ("sticks", "lost"), [(0, 0), (4, 0), (8, 0), (16, 3), (32, 6), (64, 6)]
+)
+def test_cores_that_read_far_apart_open_more_rows(sticks: int, lost: int) -> None:
+    # A burst of 1024 bytes loses 6 cycles when the cores are 4096 bytes apart, nothing at 1024 and
+    # half of it at 2048.
+    load = op("load", (8,), (lx(0, 1), hbm("x", (0, sticks), 1)))
+    seen = timed(kernel(2, ml=(load,)), with_hbm(far_cycles=6))
+    assert seen.done[0].bus_busy_cycles == 2 * (8 + lost)
+    assert [s[3:] for s in seen.slices] == [(0, 8 + lost + 8), (0, 2 * (8 + lost) + 8)]
+
+
+def test_rows_of_one_tensor_are_opened_behind_the_others() -> None:
+    x, y = (op("load", (8,), (lx(0, 1), hbm(symbol, (0, 32), 1))) for symbol in "xy")
+    seen = timed(kernel(2, ml=(x, y)), with_hbm(far_cycles=6))
+    assert seen.done[0].bus_busy_cycles == 2 * 2 * (8 + 6 // 2)
+    # An operand that all cores share opens the same row for all and hides nothing.
+    shared = replace(y, operands=(lx(0, 1), hbm("y", 0, 1)))
+    seen = timed(kernel(2, ml=(x, padded(shared))), with_hbm(far_cycles=6))
+    assert seen.done[0].bus_busy_cycles == 2 * (8 + 6) + 2 * 8
+
+
+@given(st.integers(0, 1 << 20), st.integers(0, 1 << 20))
+def test_farther_never_costs_less(one: int, other: int) -> None:
+    near, far = sorted((one, other))
+    spread = SMALL.hbm.spread
+    assert 0 <= spread(near) <= spread(far) <= SPREAD_STEPS
+    assert (spread(SMALL.hbm.near_bytes), spread(SMALL.hbm.far_bytes)) == (0, SPREAD_STEPS)
+
+
+def test_every_block_of_weights_fills_the_array() -> None:
+    two = replace(MM, counts=(8, 1, 1, 1, 2, 1), imm={"k_valid": 128})
+    # 8 rows x 128 x 64 = 64 cycles and twice 10; the port needs (8 * 2 + 128) * 128 / 256 = 72.
+    assert spans(kernel(pt=(two,))) == [(0, 64 + 2 * 10)]
+
+
+def reduction(**imm: int) -> Instr:
+    return op("vec", (8,), (lx(100), lx(0, 1)), imm={"reduce": 1, "axes": 1, **imm})
+
+
+def test_lanes_are_folded_for_every_group_that_is_read() -> None:
+    # 8 groups of one cycle, 2 at a time, and 4 to start; 12 more a group when lanes are folded.
+    assert spans(kernel(sfp=(reduction(),))) == [(0, 8 // 2 + 4)]
+    assert spans(kernel(sfp=(reduction(lanes=1),))) == [(0, 8 * (1 + 12) // 2 + 4)]
+
+
+@pytest.mark.parametrize("splats", [0, 1, 2])
+def test_a_lane_is_spread_for_every_group_that_uses_it(splats: int) -> None:
+    spreading = replace(SMALL, sfp=replace(SMALL.sfp, lane_spread_cycles=8))
+    sources = [lx(16 * i, 1, splat=i < splats) for i in range(2)]
+    vec = op("vec", (8,), (lx(100, 1), *sources))
+    both = replace(kernel(sfp=(vec,)), programs=(MicroProgram(2),))
+    # Three operands of 8 groups are 3072 bytes, 12 cycles of the port.
+    assert spans(both, spreading) == [(0, max(8 * (1 + 8 * splats) // 2 + 4, 12))]
+
+
+def test_another_program_is_taken_up_first() -> None:
+    switching = replace(SMALL, sfp=replace(SMALL.sfp, switch_cycles=30))
+    same = op("vec", (8,), (lx(100, 1), lx(0, 1)))  # 8 groups, 2 a cycle, and 4 to start
+    other = replace(same, imm={"program": 1})
+    k = replace(kernel(sfp=(Loop(2, (same, other, other)),)), programs=(COPY, MicroProgram(1)))
+    assert spans(k, switching) == [
+        (0, 8), (8, 46), (46, 54),
+        (54, 92), (92, 130), (130, 138),
+    ]  # fmt: skip
+
+
+def test_a_crowded_port_is_free_again_as_each_unit_ends() -> None:
+    # 512 groups: 260 cycles of work, but 131072 bytes, so that it asks for all 1024 shares.
+    vec = op("vec", (512,), (lx(300, 1), lx(300, 1)))
+    assert spans(kernel(ml=(LOAD,), pt=(MM,), sfp=(vec,))) == [
+        (0, 16),  # 1024 bytes in 16 cycles are 256 shares
+        # floor(16 * 1024 / (256 + 878)) = 14 of its 42 beside the load, 28 by itself
+        (0, 44),
+        # floor(16 * 1024 / 2158) = 7 beside both, floor(28 * 1024 / 1902) = 15 beside mm, then 490
+        (0, 44 + 512 - 7 - 15),
+    ]
