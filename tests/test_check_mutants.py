@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import test_end_to_end as end_to_end
 from interleave import Interleaving, Stuck
-from mutants import KINDS, mutate, places
+from mutants import KINDS, mutate
 from small_models import random_inputs
 
 import spyrec
@@ -23,7 +23,7 @@ from spyrec.passes.manager import Target
 from spyrec.sim.device import load_device
 from spyrec.sim.errors import SimError
 from spyrec.sim.functional import Functional
-from spyrec.sim.isa import Instr, Program
+from spyrec.sim.isa import Program
 from spyrec.sim.memory import build_memory
 from spyrec.sim.run import run
 
@@ -109,14 +109,10 @@ def hunt(subject: Subject, each: int, rng: random.Random) -> tuple[Counter[str],
     return counts, missed
 
 
-def is_legal_otherwise(fault: str, program: Program) -> bool:
-    """Whether the fault may leave another program that is right: see docs/checking.md. A shifted
-    source may read another value that is complete, a shifted copy lie elsewhere in what a fill
-    prepared, a shifted statistic keep the one stick of its group that is read."""
-    if not fault.startswith(f"{SHIFT}: operand"):
-        return False
-    fills = any(isinstance(p.item, Instr) and p.item.op == "fill" for p in places(program))
-    return "operand 0" not in fault or (" shuf " in fault and fills) or " vec " in fault
+def is_legal_otherwise(fault: str) -> bool:
+    """Whether the fault may leave another program without a hazard: a shifted source may read
+    another value that is complete. See docs/checking.md."""
+    return fault.startswith(f"{SHIFT}: operand") and "operand 0" not in fault
 
 
 def judge(road: Callable[[], Module], each: int) -> None:
@@ -126,7 +122,18 @@ def judge(road: Callable[[], Module], each: int) -> None:
     counts, missed = hunt(subject, each, random.Random(road.__name__))
     print(dict(counts), missed)
     assert sum(n for key, n in counts.items() if key.endswith("changed")) > 0
-    assert [m for m in missed if not is_legal_otherwise(m, subject.program)] == []
+    assert [m for m in missed if not is_legal_otherwise(m)] == []
+
+
+MISSED = {
+    "softmax": "a vec result one stick off in a wide group, of which only one stick is read",
+    "padded": "a shuf result shifted within what a fill prepared",
+}
+"""Roads with a fault that changes a result and that the checker does not find yet; which fault."""
+
+
+def known_miss(road: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.xfail(reason=MISSED[road], strict=False)] if road in MISSED else []
 
 
 @pytest.mark.parametrize("name", FEW)
@@ -136,6 +143,10 @@ def test_faults_are_found(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("road", end_to_end.ROADS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "road",
+    [pytest.param(road, marks=known_miss(road.__name__)) for road in end_to_end.ROADS],
+    ids=lambda f: f.__name__,
+)
 def test_faults_are_found_everywhere(road: Callable[[], Module]) -> None:
     judge(road, 3)
