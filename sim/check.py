@@ -107,7 +107,10 @@ def _hazards(
     if not stuck:
         for missing in races.unwritten_outputs():
             yield Finding("uninitialised", missing)
+        lost: dict[tuple[int, int], tuple[Access, str]] = {}  # one core stands for the others
         for access, what in races.lost():
+            lost.setdefault(access.site, (access, what))
+        for access, what in lost.values():
             yield Finding("lost", f"{_place(access, program)} writes {what}")
 
 
@@ -125,6 +128,8 @@ def _told(clash: Clash, program: Program) -> Finding:
     others = [_place(other, program) for other in clash.others]
     if clash.kind == "race":
         text += f"; nothing keeps it apart from {others[0]}, which {clash.other_does} it"
+    elif clash.others and clash.other_does == "wrote":
+        text += f" {others[0]} wrote"
     elif clash.kind == "mixed":
         text += f"; one was written by {others[0]}, the other by {others[1]}"
     return Finding(clash.kind, text)

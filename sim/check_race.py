@@ -24,6 +24,7 @@ from .view import Moment
 
 NOBODY, HOST = -1, -2  # in place of the number of an access
 ELEMENTWISE = ("shuf", "fill")  # what writes less than whole sticks
+COPIED = ("shuf",)  # writes nothing in vain; transfers move whole boxes, vectors whole groups
 GIVEN = ("input", "const")  # kinds of buffers that the host has filled
 
 
@@ -84,16 +85,22 @@ class Clash:
 @dataclass(frozen=True)
 class Shadow:
     """One memory of one core. ``writer``: number of the access that wrote an address last;
-    ``reader``: by unit, of the one that read it last; -1 for none."""
+    ``reader``: by unit, of the one that read it last; -1 for none. ``odd``: of the group of two
+    sticks that an address was written in, whether it starts at an odd one, or NOBODY. ``unread``:
+    whether its elements were copied there and nothing has read them since."""
 
     name: str
     writer: NDArray[np.int32]
     reader: NDArray[np.int32]
+    odd: NDArray[np.int8]
+    unread: NDArray[np.bool_]
 
     @staticmethod
     def of(name: str, size: int) -> Shadow:
         writer = np.full(size, NOBODY, np.int32)
-        return Shadow(name, writer, np.tile(writer, (N_UNITS, 1)))
+        readers = np.tile(writer, (N_UNITS, 1))
+        odd = np.full(size, NOBODY, np.int8)
+        return Shadow(name, writer, readers, odd, np.zeros(size, np.bool_))
 
 
 @dataclass
@@ -161,10 +168,15 @@ class Races:
                 self._results.setdefault(access.site, access)
                 self._before_write(access, shadow, at)
                 noted.append((shadow.writer, at))
+                shadow.odd[at] = NOBODY if touch.odd is None else touch.odd
+                shadow.unread[at] = site.instr.op in COPIED
                 continue
+            shadow.unread[at] = False
             if not touch.exact:
                 continue
             self._before_read(access, shadow, at, touch.core)
+            if touch.odd is not None:
+                self._in_step(access, shadow, at, touch.odd)
             if touch.core == thread.core:  # elsewhere it only adds to what it then writes
                 noted.append((shadow.reader[thread.unit], at))
         for memory, at in noted:
@@ -187,15 +199,24 @@ class Races:
                 )
 
     def lost(self) -> Iterator[tuple[Access, str]]:
-        """One access of each instruction of a launch of whose results nothing is ever read; and
-        what that is. What a fill leaves in a border may all be written
-        over later, which loses nothing. An exchange gives each core the box around what it reads:
-        one of its sends may lie in a gap."""
+        """One access of each instruction of a launch of whose results nothing is ever read, and
+        what that is: all of it, or a stick of elements that it copied.
+
+        What a fill leaves in a border may all be written over later, which loses nothing. An
+        exchange gives each core the box around what it reads: one of its sends may lie in a gap.
+        """
         read = {access.exchange for site, access in self._results.items() if site in self._useful}
         for site, access in self._results.items():
             gap = access.instr.op == "send" and access.exchange in read
             if site not in self._useful and access.instr.op != "fill" and not gap:
                 yield access, "what nothing ever reads, on no core and trip"
+        for shadow in self._shadows.values():
+            unread = np.flatnonzero(shadow.unread)
+            for number in _distinct(shadow.writer[unread]) if len(unread) else ():
+                access = self._accesses[number]
+                if access.site in self._useful:
+                    first = _first(shadow.writer[unread], unread, number)
+                    yield access, f"{first} of the {shadow.name}, which nothing reads"
 
     def last_writer(self, buffer: str, stick: int) -> Access | None:
         """Who wrote a stick of a buffer last, None when no instruction did."""
@@ -238,6 +259,15 @@ class Races:
             text = f"reads {where} and {_first(noted, at, last)} with it"
             pair = self._accesses[one], self._accesses[last]
             self._clash(Clash("mixed", access, text, pair))
+
+    def _in_step(self, access: Access, shadow: Shadow, at: At, odd: bool) -> None:
+        """Groups of two sticks are read as they were written, not from the middle of one on."""
+        torn = (shadow.odd[at] != NOBODY) & (shadow.odd[at] != odd)
+        if torn.any():
+            first = _nth(at, int(np.argmax(torn)))
+            text = f"reads {first} of the {shadow.name} as part of another group than the one"
+            other = self._accesses[shadow.writer[first]]
+            self._clash(Clash("mixed", access, text, (other,), "wrote"))
 
     def _value(self, access: Access) -> tuple[int, str]:
         """What an access writes: of which launch, and by which IR op if that is known."""
@@ -332,7 +362,10 @@ def _distinct(numbers: NDArray[np.int32]) -> list[int]:
 
 def _first(noted: NDArray[np.int32], at: At, number: int) -> int:
     """The first address of ``at``, at which ``noted`` are, that has ``number``."""
-    place = int(np.argmax(noted == number))
+    return _nth(at, int(np.argmax(noted == number)))
+
+
+def _nth(at: At, place: int) -> int:
     return int(at.start) + place if isinstance(at, slice) else int(at[place])
 
 

@@ -36,6 +36,7 @@ class Touch:
     writes: bool
     symbol: str = ""
     exact: bool = True
+    odd: bool | None = None
 
 
 def touches(instr: Instr, moment: Moment) -> Iterator[Touch]:
@@ -147,7 +148,8 @@ def _vec(instr: Instr, counts: tuple[int, ...], moment: Moment) -> Iterator[Touc
     kept = tuple(1 if axes >> d & 1 else c for d, c in enumerate(counts))
     if prod(counts):
         for source in instr.operands[1:]:
-            yield Touch(core, source.space, _groups(source, counts, moment), False)
+            odd = _odd(source, counts, moment)
+            yield Touch(core, source.space, _groups(source, counts, moment), False, odd=odd)
             if source.splat:  # one lane of each group
                 group = _groups(replace(source, splat=False), counts, moment)
                 yield Touch(core, source.space, group, False, exact=False)
@@ -155,7 +157,16 @@ def _vec(instr: Instr, counts: tuple[int, ...], moment: Moment) -> Iterator[Touc
         runs = _groups(target, kept, moment)
         if folds and not starts_anew(instr, moment):
             yield Touch(core, target.space, runs, False)
-        yield Touch(core, target.space, runs, True)
+        yield Touch(core, target.space, runs, True, odd=_odd(target, kept, moment))
+
+
+def _odd(operand: Operand, counts: tuple[int, ...], moment: Moment) -> bool | None:
+    """Whether an operand's groups of two sticks start at odd addresses, see Touch."""
+    if operand.space != "lx" or LANES * format_of(operand.dtype).bits != 2 * 8 * STICK:
+        return None
+    where = grid(operand, counts, moment)
+    steps = (s for s, c in zip(where.strides, where.counts, strict=True) if c > 1)
+    return None if any(s % 2 for s in steps) else bool(where.base % 2)
 
 
 def _groups(operand: Operand, counts: tuple[int, ...], moment: Moment) -> Runs:

@@ -120,7 +120,8 @@ def instrs(draw: st.DrawFn, unit: str, kernel: Kernel, depth: int) -> Instr:
             imm[name] = draw(nums(cores, *INT64))
     if "cores" in rule.imms and draw(st.booleans()):
         upwards = tuple(1 << core + 1 if core + 1 < cores else 0 for core in range(cores))
-        imm["cores"] = upwards if op == "psum" else draw(nums(cores, 0, 2**cores - 1))
+        chain: Num = upwards if cores > 1 else upwards[0]
+        imm["cores"] = chain if op == "psum" else draw(nums(cores, 0, 2**cores - 1))
     spaces = list(SPACES.get(op, ()))
     if op == "vec":
         imm["program"] = draw(st.integers(0, len(kernel.programs) - 1))

@@ -125,17 +125,6 @@ def judge(road: Callable[[], Module], each: int) -> None:
     assert [m for m in missed if not is_legal_otherwise(m)] == []
 
 
-MISSED = {
-    "softmax": "a vec result one stick off in a wide group, of which only one stick is read",
-    "padded": "a shuf result shifted within what a fill prepared",
-}
-"""Roads with a fault that changes a result and that the checker does not find yet; which fault."""
-
-
-def known_miss(road: str) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.xfail(reason=MISSED[road], strict=False)] if road in MISSED else []
-
-
 @pytest.mark.parametrize("name", FEW)
 def test_faults_are_found(name: str) -> None:
     judge(getattr(end_to_end, name), 1)
@@ -143,10 +132,6 @@ def test_faults_are_found(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "road",
-    [pytest.param(road, marks=known_miss(road.__name__)) for road in end_to_end.ROADS],
-    ids=lambda f: f.__name__,
-)
+@pytest.mark.parametrize("road", end_to_end.ROADS, ids=lambda f: f.__name__)
 def test_faults_are_found_everywhere(road: Callable[[], Module]) -> None:
     judge(road, 3)
