@@ -33,9 +33,9 @@ Values = tuple[int, ...]  # one for each parameter that is searched
 PARAMETERS = (
     "hbm.far_cycles", "hbm.turnaround_cycles", "hbm.write_bytes_per_cycle",
     "hbm.again_bytes_per_cycle", "hbm.side_bytes_per_cycle", "hbm.latency_cycles",
-    "hbm.request_cycles", "hbm.shared_run_cycles", "pt.fill_cycles", "sfp.lane_reduce_cycles",
-    "sfp.lane_spread_cycles", "sfp.switch_cycles", "sfp.start_cycles", "launch.start_cycles",
-    "hbm.bytes_per_cycle",
+    "hbm.request_cycles", "hbm.side_request_cycles", "hbm.shared_run_cycles", "pt.fill_cycles",
+    "sfp.lane_reduce_cycles", "sfp.lane_spread_cycles", "sfp.switch_cycles", "sfp.start_cycles",
+    "launch.start_cycles", "hbm.bytes_per_cycle",
 )  # fmt: skip
 """What nobody publishes, or publishes only as inferred from kernel times. Clock, sizes and counts
 are known and stay."""

@@ -113,6 +113,12 @@ class Nest:
         return int(self.op.attrs.get("buffers", 2))  # type: ignore[arg-type]
 
     @cached_property
+    def overlap(self) -> str:
+        """What trips of a core do while another one works: "all" there is, or only "loads": a
+        trip's arithmetic waits until the results of the trip before have left."""
+        return str(self.op.attrs.get("overlap", "all"))
+
+    @cached_property
     def cores(self) -> int:
         n = 1
         for p in self.parts:

@@ -193,7 +193,8 @@ def tile_problems(op: Op, device: DeviceSpec, budget: int) -> Iterator[str]:
             )
     if nest.kind == "gather":
         return
-    size = move_bytes(nest, least) if nest.kind == "move" else tile_bytes(nest, least)
+    lean = nest.kind == "contract"  # tiling too counts once, where it must, what no loop changes
+    size = move_bytes(nest, least) if nest.kind == "move" else tile_bytes(nest, least, lean)
     if size > budget:
         yield (
             f"kernel {nest.name}, tile: its buffers take {size / 2**20:.2f} MiB of scratchpad at "

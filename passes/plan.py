@@ -9,10 +9,11 @@ from typing import Any
 
 from spyrec.ir.errors import PassError
 
-KERNEL_KEYS = ("parts", "core_order", "buffers", "tile", "loops", "why")
+KERNEL_KEYS = ("parts", "core_order", "buffers", "overlap", "tile", "loops", "why")
 TENSOR_KEYS = ("stick", "space", "why")
 SPACES = ("hbm", "lx")
 BUFFERS = (1, 2)
+OVERLAPS = ("all", "loads")
 
 
 @dataclass(frozen=True)
@@ -20,14 +21,15 @@ class KernelPins:
     """Decisions for one kernel, dimensions by name. What is left out the passes decide.
 
     ``parts``: into how many parts a dimension is cut among cores; ``core_order``: divided
-    dimensions, slowest core digit first; ``buffers``: slots a stream of tiles has; ``tile``:
-    elements of a dimension in one tile; ``loops``: dimensions with a loop over tiles, outermost
-    first.
+    dimensions, slowest core digit first; ``buffers``: slots a stream of tiles has; ``overlap``:
+    what is done while another tile is worked on, "all" or "loads" only; ``tile``: elements of a
+    dimension in one tile; ``loops``: dimensions with a loop over tiles, outermost first.
     """
 
     parts: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     core_order: tuple[str, ...] | None = None
     buffers: int | None = None
+    overlap: str | None = None
     tile: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     loops: tuple[str, ...] | None = None
 
@@ -81,10 +83,15 @@ def _kernel(name: str, data: object, problems: list[str]) -> KernelPins:
     if buffers is not None and not (_whole(buffers, 1) and buffers in BUFFERS):
         problems.append(f"{where}, buffers: expected 1 or 2, got {buffers!r}")
         buffers = None
+    overlap = pins.get("overlap")
+    if overlap is not None and overlap not in OVERLAPS:
+        problems.append(f'{where}, overlap: expected "all" or "loads", got {overlap!r}')
+        overlap = None
     return KernelPins(
         _counts(f"{where}, parts", pins.get("parts", {}), problems),
         _names(f"{where}, core_order", pins.get("core_order"), problems),
         buffers,
+        overlap,
         _counts(f"{where}, tile", pins.get("tile", {}), problems),
         _names(f"{where}, loops", pins.get("loops"), problems),
     )

@@ -38,6 +38,7 @@ def _kernel(op: Op) -> Numbers:
         "parts": _by_name(nest, nest.parts),
         "core_order": [nest.dim_names[d] for d in nest.core_order],
         "buffers": nest.buffers,
+        "overlap": nest.overlap,
         "tile": _by_name(nest, nest.tile),
         "loops": [nest.dim_names[d] for d in nest.loops],
         "why": {"parts": _why_parts(nest), "tile": _why_tile(nest)},

@@ -13,12 +13,13 @@ from .stages import Stage
 def taken_rooms(nest: Nest, parts: Sequence[Stage]) -> dict[Value, Value]:
     """Stage result -> the operand or earlier result, as the body names it, whose tile it replaces.
 
-    Only where tiles have one slot, so that the next trip's loads wait for this one's stores: both
-    go to card memory. Each element is read by the instruction that writes its successor and by none
-    after it, so that is an elementwise one, and both are as large as the kernel. What takes an
-    operand's room is kept in its format.
+    Only where tiles have one slot, or only loads overlap, so that a load into a room waits for the
+    stores from there: both go to card memory. Each element is read by the instruction that writes
+    its successor and by none after it, so that is an elementwise one, and both are as large as the
+    kernel. What takes an operand's room is kept in its format.
     """
-    if nest.buffers > 1 or nest.kind != "vec" or any(r.type.space == "lx" for r in nest.op.results):
+    apart = nest.buffers == 1 or nest.overlap == "loads"
+    if not apart or nest.kind != "vec" or any(r.type.space == "lx" for r in nest.op.results):
         return {}
     block = nest.op.regions[0]
     bits = {

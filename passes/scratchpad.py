@@ -179,7 +179,8 @@ class _Plan:
                 at = self.launch[op]
                 tiles = [(b.name, where[b.name], b.slots) for b in mine.get(at, [])]
                 rooms = shared_rooms(op.regions[0])
-                tiles += [(name, where[owner], 1) for name, owner in rooms.items()]
+                slots = {name: n for name, _, n in tiles}
+                tiles += [(name, where[owner], slots[owner]) for name, owner in rooms.items()]
                 homes = [(r.name, where[r.name], 1) for r in op.results if r.name in where]
                 alive = [where[s.name] + s.size for s in live if s.first <= at <= s.last]
                 op = op.with_attrs(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from .device import Hbm
 
-TURNS = 2  # batches of writes that one batch of reads comes between
-
-BusState = tuple[int, tuple[int, ...], tuple[int, ...], int, int]
+BusState = tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...], int, int]
 
 
 class Bus:
@@ -14,7 +12,8 @@ class Bus:
 
     A transfer holds the bus for its ticks; a write while reads are pending also for turning round
     and back, once for each batch. A read for one core also holds the link to its half of the ring,
-    which is slower than the bus; one for several cores goes both ways round.
+    which is slower than the bus; one for several cores goes both ways round. The requests of the
+    cores of a half pass one by one.
     """
 
     def __init__(self, hbm: Hbm, cores: int) -> None:
@@ -23,6 +22,7 @@ class Bus:
         self._free = 0  # tick at which the last transfer leaves the bus
         self._half = cores // 2  # the first core of the second half
         self._sides = [0, 0]  # as _free for the link of each half, in bytes of side_bytes_per_cycle
+        self._asked = [0, 0]  # cycle in which the last request of each half has passed
         self._until = [0, 0]  # tick at which the last transfer of each half leaves the bus
         self._reading = 0  # tick at which the last read leaves the bus
         self._between = 0  # bytes of writes that pending reads may still come between
@@ -30,9 +30,11 @@ class Bus:
         self.write_bytes = 0
         self.busy_ticks = 0
 
-    def transfer(self, now: int, core: int, nbytes: int, ticks: int, writes: bool) -> int:
+    def transfer(
+        self, now: int, core: int, nbytes: int, ticks: int, writes: bool, asks: int = 0
+    ) -> int:
         """Queue a transfer at cycle ``now``; the cycle in which its last byte passes. ``ticks``
-        are negative when several cores take it."""
+        are negative when several cores take it. ``asks``: cycles in which its requests pass."""
         lone, ticks = ticks > 0 and not writes, abs(ticks)
         tick = now * self._rate
         start = max(tick, self._free)
@@ -41,17 +43,18 @@ class Bus:
             self.write_bytes += nbytes
             turned = min(nbytes, self._between) if self._reading > tick else 0
             if turned:
-                sides = 1 + (self._until[not side] > tick)
-                ticks += self._hbm.turnaround_ticks(turned, sides * nbytes)
+                lone_side = self._until[not side] <= tick
+                ticks += self._hbm.turnaround_ticks(turned, nbytes, lone_side)
                 self._between -= turned
         else:
             self.read_bytes += nbytes
             waited = self._between if self._reading > tick else 0
-            self._between = waited + TURNS * nbytes
+            self._between = waited + nbytes
             self._reading = start + ticks
         self._free = self._until[side] = start + ticks
         self.busy_ticks += ticks
-        end = -(-self._free // self._rate)
+        self._asked[side] = max(self._asked[side], now) + asks
+        end = max(-(-self._free // self._rate), self._asked[side] if asks else 0)
         if not lone:
             return end
         rate = self._hbm.side_bytes_per_cycle
@@ -69,6 +72,7 @@ class Bus:
         return (
             self.backlog(now),
             tuple(max(0, n - now * side) for n in self._sides),
+            tuple(max(0, cycle - now) for cycle in self._asked),
             tuple(max(0, until - tick) for until in self._until),
             max(0, self._reading - tick),
             self._between if self._reading > tick else 0,
@@ -78,8 +82,9 @@ class Bus:
         """Take over what ``relative`` gave, as of cycle ``now``."""
         tick = now * self._rate
         side = self._hbm.side_bytes_per_cycle
-        free, sides, until, reading, self._between = state
+        free, sides, asked, until, reading, self._between = state
         self._free = tick + free
         self._sides = [now * side + n for n in sides]
+        self._asked = [now + cycles for cycles in asked]
         self._until = [tick + ticks for ticks in until]
         self._reading = tick + reading

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from math import prod
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from .extent import (
     run_gap,
     run_length,
 )
-from .isa import LANES, STICK, Instr, Kernel, Num, Operand, instructions
+from .isa import LANES, STICK, Instr, Kernel, Num, Operand
 
 SHARE = 1024  # parts a scratchpad port is divided into
 
@@ -41,7 +40,8 @@ class Cost:
     ``extra``: share of the scratchpad port while it runs (pt, sfp), bus ticks (ml, ms; negative
     when several cores take them), or the mask of destination cores (rs; negative when they take
     partial sums).
-    ``held``: cycles the unit is occupied at least (ml), or after the ring is done (rs).
+    ``held``: cycles for which the requests of a transfer take the link of their half or, negative,
+    its unit is occupied at least (ml, ms); or the unit is after the ring is done (rs).
     ``macs``: multiply-accumulates of useful rows and inner elements, over 64 columns a group.
     """
 
@@ -51,13 +51,8 @@ class Cost:
     macs: Counts = field(default_factory=nothing)
 
 
-def cost_of(
-    instr: Instr, kernel: Kernel, device: DeviceSpec, trips: Counts, streams: Counts
-) -> Cost:
-    """Cost of one instruction of ``kernel`` for each of ``trips`` ([loops, trips]) and each core.
-    ``streams``: see ``streams_of``."""
-    if instr.op == "load":
-        return _load(instr, kernel, device, trips, streams)
+def cost_of(instr: Instr, kernel: Kernel, device: DeviceSpec, trips: Counts) -> Cost:
+    """Cost of one instruction of ``kernel`` for each of ``trips`` ([loops, trips]) and core."""
     return _COSTS[instr.op](instr, kernel, device, trips)
 
 
@@ -79,60 +74,72 @@ def _runs(
     return product(own) * factor * STICK, run * STICK, gap and gap * STICK
 
 
-def _load(
-    instr: Instr, kernel: Kernel, device: DeviceSpec, trips: Counts, streams: Counts
-) -> Cost:
+def _load(instr: Instr, kernel: Kernel, device: DeviceSpec, trips: Counts) -> Cost:
     source, hbm = instr.operands[1], device.hbm
     nbytes, run, gap = _runs(instr, kernel, trips, source, set())
-    ticks = hbm.bus_ticks(nbytes, run, gap_bytes=gap)
-    if _again(source, trips):
-        ticks = ticks + hbm.again_ticks(nbytes)
-    several = per_core(instr.imm.get("cores", 0), kernel.cores) != 0
-    apart = _apart(source.base)
-    if apart:
-        ticks = ticks + ~several * hbm.spread_ticks(nbytes, apart * STICK, streams)
-    held = several * hbm.shared_cycles(nbytes, run, gap)
+    apart = _apart(source.base) * STICK
+    ticks = hbm.bus_ticks(nbytes, run, gap_bytes=gap, apart_bytes=apart)
+    ticks = ticks + _again(source, trips) * hbm.again_ticks(nbytes, run)
+    takers = _takers(instr, kernel)
+    several = takers > 0
+    if apart and not _in_one_piece(instr, source, trips):
+        readers, cores = len(_places(source.base)), device.cores.count
+        ticks = ticks + ~several * hbm.spread_ticks(nbytes, apart, readers, cores)
+    asked = np.where(several, 0, hbm.asking_cycles(nbytes, run, gap))
+    waits = np.maximum(
+        hbm.shared_cycles(nbytes, run, takers, gap), hbm.split_cycles(nbytes, run, gap, apart)
+    )
+    held = np.where(waits > asked, -waits, asked)
     return Cost(nbytes, np.where(several, -ticks, ticks), held)
 
 
-def _again(source: Operand, trips: Counts) -> bool:
-    """Whether a load in these loops fetches what it fetched before."""
+def _takers(instr: Instr, kernel: Kernel) -> Counts:
+    """[1, cores or 1]: of how many cores take a load; 0 when the core loads for itself."""
+    masks = per_core(instr.imm.get("cores", 0), kernel.cores)
+    return np.array([[int(mask).bit_count() for mask in masks[0]]], np.int64)
+
+
+def _again(source: Operand, trips: Counts) -> Counts:
+    """[trips, 1]: whether a load in these loops fetches what it fetched before."""
     strides = padded(source.loops, len(trips))
-    return any(not s and t.any() for s, t in zip(strides, trips, strict=True))
+    later = [t > 0 for s, t in zip(strides, trips, strict=True) if not s]
+    again: Counts = np.any([np.zeros(trips.shape[-1:], np.bool_), *later], axis=0)[:, None]
+    return again
 
 
 def _apart(base: Num) -> int:
     """Sticks between neighbouring cores' places in a tensor; 0 when all read the same."""
-    places = sorted({*base}) if isinstance(base, tuple) else []
-    return min((b - a for a, b in pairwise(places)), default=0)
+    return min((b - a for a, b in pairwise(_places(base))), default=0)
 
 
-def streams_of(kernel: Kernel) -> Counts:
-    """[1, cores]: of how many tensors each core reads its own part in turn, those that matter
-    beside the one it reads most."""
-    sizes: dict[str, Counts] = {}
-    for instr, loops in instructions(kernel.streams.get("ml", ())):
-        if instr.op == "load" and _apart(instr.operands[1].base):
-            sticks = prod(n if isinstance(n, int) else max(n) for n in (*instr.counts, *loops))
-            takes = [not instr.where or instr.where >> c & 1 for c in range(kernel.cores)]
-            symbol = instr.operands[1].symbol
-            sizes[symbol] = sizes.get(symbol, nothing()) + sticks * np.array([takes], np.int64)
-    if not sizes:
-        return np.ones((1, 1), np.int64)
-    each = np.concatenate([np.broadcast_to(s, (1, kernel.cores)) for s in sizes.values()])
-    most = np.maximum(1, each.max(0, keepdims=True))
-    streams: Counts = np.maximum(1, each.sum(0, keepdims=True) // most)
-    return streams
+def _places(base: Num) -> list[int]:
+    """Where in a tensor the cores start, when that differs."""
+    return sorted({*base}) if isinstance(base, tuple) else []
+
+
+def _in_one_piece(instr: Instr, source: Operand, trips: Counts) -> bool:
+    """Whether all that a core loads in these loops lies in one piece, in whatever order."""
+    counts = [n if isinstance(n, int) else max(n) for n in instr.counts]
+    walked = [*zip(counts, source.strides, strict=False)]
+    walked += zip((int(t.max(initial=0)) + 1 for t in trips), source.loops, strict=False)
+    reach = 1
+    for stride, n in sorted((abs(stride), n) for n, stride in walked if n > 1):
+        if stride > reach:
+            return False
+        reach += (n - 1) * stride
+    return True
 
 
 def _gather(instr: Instr, kernel: Kernel, device: DeviceSpec, trips: Counts) -> Cost:
     nbytes, run, _ = _runs(instr, kernel, trips, instr.operands[1], {0})
-    return Cost(nbytes, device.hbm.bus_ticks(nbytes, run))
+    hbm = device.hbm
+    return Cost(nbytes, hbm.bus_ticks(nbytes, run), hbm.asking_cycles(nbytes, run))
 
 
 def _store(instr: Instr, kernel: Kernel, device: DeviceSpec, trips: Counts) -> Cost:
-    nbytes, run, _ = _runs(instr, kernel, trips, instr.operands[0], set())
-    return Cost(nbytes, device.hbm.bus_ticks(nbytes, run, True))
+    nbytes, run, gap = _runs(instr, kernel, trips, instr.operands[0], set())
+    hbm = device.hbm
+    return Cost(nbytes, hbm.bus_ticks(nbytes, run, True), hbm.asking_cycles(nbytes, run, gap))
 
 
 def _send(instr: Instr, kernel: Kernel, device: DeviceSpec, trips: Counts) -> Cost:
@@ -218,6 +225,7 @@ def _group_bytes(operand: Operand) -> int:
 _COSTS: dict[str, Callable[[Instr, Kernel, DeviceSpec, Counts], Cost]] = {
     "sync": _sync,
     "recv": _sync,
+    "load": _load,
     "gather": _gather,
     "store": _store,
     "send": _send,

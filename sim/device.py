@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MAX_TOML_BYTES = 1 << 20
 SPREAD_STEPS = 1 << 12  # parts of the way from near to far
-NEAR_EASES = 2  # what the cost of a short run is divided by when the next one is near
+NEAR_EASES = 2  # what a request is divided by when the next run lies in the same burst
 MASK_BITS = 63  # of a mask of cores: the non-negative half of 64 bits
 
 Cycles = Annotated[int, Whole("core cycles", least=0)]
@@ -78,12 +78,16 @@ class Hbm:
     again_bytes_per_cycle: ByteRate
     side_bytes_per_cycle: ByteRate
     burst_bytes: Annotated[int, Whole("bytes")]
+    granule_bytes: Annotated[int, Whole("bytes")]
     batch_bytes: Annotated[int, Whole("bytes")]
     turnaround_cycles: Cycles
+    side_turn_cycles: Cycles
     latency_cycles: Cycles
     window_bytes: Annotated[int, Whole("bytes")]
     request_cycles: Cycles
+    side_request_cycles: Cycles
     shared_run_cycles: Cycles
+    together_max: Annotated[int, Whole("cores", most=MASK_BITS)]
     near_bytes: Annotated[int, Whole("bytes")]
     far_bytes: Annotated[int, Whole("bytes")]
     far_cycles: Cycles
@@ -91,44 +95,69 @@ class Hbm:
     multicast_max: Annotated[int, Whole("cores", most=MASK_BITS)]
 
     def bus_ticks(
-        self, nbytes: Ints, run_bytes: Ints, writes: bool = False, gap_bytes: int | None = None
+        self,
+        nbytes: Ints,
+        run_bytes: Ints,
+        writes: bool = False,
+        gap_bytes: int | None = None,
+        apart_bytes: int = 0,
     ) -> Ints:
         """Bus time of a transfer in ticks, ``bytes_per_cycle`` of which make a core cycle.
 
         A tick carries one byte that is read; a byte that is written takes longer. Each contiguous
-        run of ``run_bytes`` (at least 1) shorter than a burst costs ``request_cycles`` more, or
-        half when the next begins near, ``gap_bytes`` on.
+        run of ``run_bytes`` (at least 1) shorter than a burst costs ``request_cycles`` more; half
+        of it when the next begins in the same burst, ``gap_bytes`` on, and less when it begins in
+        the same granule. Of a granule that is split every part costs what all do.
         """
         requests: Ints = self._short_runs(nbytes, run_bytes) * self.request_cycles
         if writes:
             nbytes = -(-nbytes * self.bytes_per_cycle // self.write_bytes_per_cycle)
-        return nbytes + requests * self.bytes_per_cycle // self._eases(gap_bytes)
+        near = gap_bytes is not None and gap_bytes < self.burst_bytes
+        granules = self.granule_bytes * (NEAR_EASES if near else 1)
+        opened = self._opened(gap_bytes)
+        if self.splits(gap_bytes, apart_bytes):
+            opened = opened * self.granule_bytes // apart_bytes
+        return nbytes + requests * self.bytes_per_cycle * opened // granules
+
+    def splits(self, gap_bytes: int | None, apart_bytes: int) -> bool:
+        """Whether cores whose places are ``apart_bytes`` from one another, 0 for the same place,
+        read parts of the same granules, each walking from burst to burst, ``gap_bytes`` at a time:
+        one opens anew what another has just left."""
+        far = gap_bytes is not None and gap_bytes >= self.burst_bytes
+        return far and 0 < apart_bytes < self.granule_bytes
+
+    def _opened(self, gap_bytes: int | None) -> int:
+        """Bytes of granules that memory opens for a short run: those up to the next one, at most a
+        whole granule."""
+        return min(self.granule_bytes, gap_bytes or self.granule_bytes)
 
     def _short_runs(self, nbytes: Ints, run_bytes: Ints) -> Ints:
         """Contiguous runs shorter than a burst."""
         return -(-nbytes // run_bytes) * (run_bytes < self.burst_bytes)
 
-    def again_ticks(self, nbytes: Ints) -> Ints:
+    def again_ticks(self, nbytes: Ints, run_bytes: Ints) -> Ints:
         """Bus ticks that a read of ``nbytes`` takes longer when the kernel's loops have read the
-        same before."""
+        same before. Runs shorter than a burst are requested one by one and lose nothing more."""
         slower = max(0, self.bytes_per_cycle - self.again_bytes_per_cycle)
-        return -(-nbytes * slower // self.again_bytes_per_cycle)
+        whole: Ints = nbytes * (run_bytes >= self.burst_bytes)
+        return -(-whole * slower // self.again_bytes_per_cycle)
 
     @property
     def core_bytes_per_cycle(self) -> int:
         """What one core moves one way in a cycle at most, however idle the bus is."""
         return max(1, min(self.bytes_per_cycle, self.window_bytes // max(1, self.latency_cycles)))
 
-    def spread_ticks(self, nbytes: Ints, apart_bytes: int, streams: Ints) -> Ints:
-        """Bus ticks that a read of ``nbytes`` loses because the cores that read along with it are
-        ``apart_bytes`` from one another.
+    def spread_ticks(self, nbytes: Ints, apart_bytes: int, readers: int, cores: int) -> Ints:
+        """Bus ticks that a read of ``nbytes`` loses because ``readers`` of the card's ``cores`` are
+        at it, ``apart_bytes`` from one another.
 
         Cores that read close together share open memory rows. Up to ``near_bytes`` nothing is lost,
-        from ``far_bytes`` on ``far_cycles`` a burst, between them in proportion to the logarithm.
-        A kernel that reads several ``streams`` in turn opens the rows of one behind the others.
+        from ``far_bytes`` on ``far_cycles`` a burst if all cores read, between them in proportion
+        to the logarithm.
         """
-        lost: Ints = nbytes * self.far_cycles * self.bytes_per_cycle * self.spread(apart_bytes)
-        return lost // (SPREAD_STEPS * self.burst_bytes * streams)
+        most = self.far_cycles * self.bytes_per_cycle * readers
+        lost: Ints = nbytes * most * self.spread(apart_bytes)
+        return lost // (SPREAD_STEPS * self.burst_bytes * cores)
 
     def spread(self, apart_bytes: int) -> int:
         """How far apart, from 0 (near) to SPREAD_STEPS (far)."""
@@ -136,26 +165,49 @@ class Hbm:
         beyond = min(_log2(apart_bytes) - _log2(self.near_bytes), reach)
         return SPREAD_STEPS * max(0, beyond) // max(1, reach)
 
-    def turnaround_ticks(self, nbytes: Ints, batch_bytes: int | None = None) -> Ints:
+    def turnaround_ticks(
+        self, nbytes: Ints, batch_bytes: int | None = None, lone_side: bool = False
+    ) -> Ints:
         """Bus ticks lost when ``nbytes`` of one direction alternate with as many of the other:
-        there and back for each batch. ``batch_bytes``: what waits to be moved one way, at most what
-        the controller moves before it turns."""
-        batch = min(batch_bytes or self.batch_bytes, self.batch_bytes)
-        return -(-nbytes * 2 * self.turnaround_cycles * self.bytes_per_cycle // batch)
+        there and back for each batch.
 
-    def _eases(self, gap_bytes: int | None) -> int:
-        """What the cost of a short run is divided by: the next one is near, or is not."""
-        return NEAR_EASES if gap_bytes is not None and gap_bytes <= self.near_bytes else 1
+        ``batch_bytes``: what is moved one way at a time; the controller gathers a burst at least
+        and moves ``self.batch_bytes`` at most before it turns. ``lone_side``: only cores of one
+        half of the ring wait, so that nothing passes while the link to them turns.
+        """
+        batch = min(max(batch_bytes or self.batch_bytes, self.burst_bytes), self.batch_bytes)
+        turns = 2 * self.turnaround_cycles + lone_side * self.side_turn_cycles
+        return -(-nbytes * turns * self.bytes_per_cycle // batch)
 
     def held_cycles(self, nbytes: Ints) -> Ints:
         """Cycles a memory unit is still occupied when ``nbytes`` have left the bus: a core has
-        ``window_bytes`` on their way, each for ``latency_cycles``."""
-        return nbytes * self.latency_cycles // self.window_bytes
+        ``window_bytes`` on their way, each for ``latency_cycles``, after which all have come."""
+        held: Ints = nbytes * self.latency_cycles // self.window_bytes
+        return held - (held - self.latency_cycles) * (held > self.latency_cycles)
 
-    def shared_cycles(self, nbytes: Ints, run_bytes: Ints, gap_bytes: int | None = None) -> Ints:
-        """Least cycles of a load that several cores take: for each short run all must be ready."""
-        runs: Ints = self._short_runs(nbytes, run_bytes) * self.shared_run_cycles
-        return runs // self._eases(gap_bytes)
+    def asking_cycles(self, nbytes: Ints, run_bytes: Ints, gap_bytes: int | None = None) -> Ints:
+        """Cycles for which the requests of a transfer take the request link of their half of the
+        ring: one for each short run. Runs that are near are asked for together, as bursts are, at
+        no cost worth counting."""
+        near = gap_bytes is not None and gap_bytes < self.near_bytes
+        runs: Ints = self._short_runs(nbytes, run_bytes) * (not near)
+        return runs * self.side_request_cycles
+
+    def shared_cycles(
+        self, nbytes: Ints, run_bytes: Ints, cores: Ints, gap_bytes: int | None = None
+    ) -> Ints:
+        """Least cycles of a load that several ``cores`` take: for each short run all must be ready,
+        ``together_max`` of them at a time. Runs that begin in the same granule are one."""
+        runs: Ints = self._short_runs(nbytes, run_bytes) * -(-cores // self.together_max)
+        return runs * self.shared_run_cycles * self._opened(gap_bytes) // self.granule_bytes
+
+    def split_cycles(
+        self, nbytes: Ints, run_bytes: Ints, gap_bytes: int | None, apart_bytes: int
+    ) -> Ints:
+        """Least cycles of a load from granules of which other cores read other parts: a latency for
+        each short run, because none is asked for before the last has come."""
+        split = self.splits(gap_bytes, apart_bytes)
+        return self._short_runs(nbytes, run_bytes) * (self.latency_cycles * split)
 
     def bus_cycles(self, read_ticks: int, write_ticks: int) -> int:
         """Cycles the bus needs for a mix of reads and writes that are pending together (their

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import cache
 from heapq import heappop, heappush
 from itertools import count
+from typing import Any
 
 from .bus import Bus
 from .cost import SHARE
@@ -26,18 +28,19 @@ N_UNITS = len(UNITS)
 ML, MS, RS = (UNITS.index(u) for u in ("ml", "ms", "rs"))
 FREE_ONLY, RAISE_GO = -1, -2  # event codes; others are numbers of completed steps
 
-Tokens = list[int]
-Waiters = list[list["Queue"]]
+Tokens = list[int]  # what each counter of a core holds
+Waiters = list["list[Queue] | None"]  # for each counter, who waits for more of it
 
 
 class Queue:
     """One launch's steps for one unit of one core, and how far the unit has come."""
 
-    __slots__ = ("busy", "core", "due", "launch", "next", "share", "size", "steps", "tokens",
-                 "unit", "until", "waiters")
+    __slots__ = ("busy", "core", "due", "launch", "next", "share", "size", "slot", "steps",
+                 "tokens", "unit", "until", "waiters")
 
     def __init__(self, launch: InFlight, core: int, unit: int, steps: list[Step]) -> None:
         self.launch, self.core, self.unit, self.steps = launch, core, unit, steps
+        self.slot = core * N_UNITS + unit
         self.size, self.next = len(steps), 0
         self.tokens, self.waiters = launch.tokens[core], launch.waiters[core]
         self.busy = 0  # cycles the unit was occupied
@@ -47,29 +50,31 @@ class Queue:
 
 
 class InFlight:
-    """A launch between opening and completion."""
+    """A launch between opening and completion. ``queues``: by slot, which is core and unit, in
+    order."""
 
     __slots__ = ("bus_ticks", "first", "go", "index", "left", "plan", "queues", "tokens", "waiters")
 
     def __init__(self, index: int, plan: KernelPlan) -> None:
-        cores = plan.kernel.cores
+        cores = range(plan.kernel.cores)
         self.index, self.plan = index, plan
-        self.tokens: list[Tokens] = [[0] * plan.tokens for _ in range(cores)]
-        self.waiters: list[Waiters] = [[[] for _ in range(plan.tokens)] for _ in range(cores)]
-        self.queues = {
-            core * N_UNITS + unit: Queue(self, core, unit, steps)
-            for unit, work in plan.units.items()
-            for core, steps in enumerate(work.steps)
-            if steps
-        }
+        self.tokens: list[Tokens] = [[0] * plan.tokens for _ in cores]
+        self.waiters: list[Waiters] = [[None] * plan.tokens for _ in cores]
+        self.queues: dict[int, Queue] = {}
+        for core in cores:
+            for unit, work in plan.units.items():
+                if work.steps[core]:
+                    queue = Queue(self, core, unit, work.steps[core])
+                    self.queues[queue.slot] = queue
         self.left = sum(queue.size for queue in self.queues.values())
         self.first: int | None = None  # cycle of its first instruction
         self.go: int | None = None  # cycle of GO, once known
         self.bus_ticks = 0
 
 
-Event = tuple[int, int, Queue | InFlight | None, int, bool]
-"""Cycle, sequence, whose (None: GO of a launch that has ended), code, whether it frees the unit."""
+Event = tuple[int, int, Any, int, bool]
+"""Cycle, sequence, whose, code, whether it frees the unit. It is a Queue's, or RAISE_GO and an
+InFlight's (None: of a launch that has ended)."""
 Effects = Callable[[Queue, int], None]  # a completed step: its queue and number in it
 
 
@@ -97,7 +102,9 @@ class Engine:
         self._sequence = count(1).__next__
         self._ready: deque[Queue] = deque()
         self._load = [0] * cores  # shares of each core's scratchpad port that are taken
-        self._next_launch = [0] * (cores * N_UNITS)  # what an idle unit takes next; -1 while busy
+        self._held_cycles = cache(device.hbm.held_cycles)
+        self._latency, self._port = device.hbm.latency_cycles, device.lx.port_bytes_per_cycle
+        self._at: list[Queue | None] = [None] * (cores * N_UNITS)  # what each unit works on
         self._opened = self._done = 0  # launches opened, and complete without a gap
         watched = effects is not None or observer is not None
         self._shortcuts = Shortcuts(self, shortcuts) if shortcuts and not watched else None
@@ -105,9 +112,13 @@ class Engine:
 
     def run(self) -> int:
         """Work off all that can happen; the last cycle in which something did. Whoever calls asks
-        ``in_flight`` whether everything finished."""
-        heap, ready, load = self._heap, self._ready, self._load
-        complete, sequence, shortcuts = self._complete, self._sequence, self._shortcuts
+        ``in_flight`` whether everything finished.
+
+        Units that are ready begin the step they have come to or wait for a token. When none is
+        ready the next event comes. Either may complete a step: that is how the loop ends.
+        """
+        heap, ready, load, sequence = self._heap, self._ready, self._load, self._sequence
+        effects, observer, shortcuts = self._effects, self._observer, self._shortcuts
         now = 0
         self._open(now)
         while True:
@@ -115,13 +126,17 @@ class Engine:
                 queue = ready.popleft()
                 number = queue.next
                 if number == queue.size:
-                    self._idle(queue.core * N_UNITS + queue.unit, queue.launch.index + 1)
+                    self._next(queue)
                     continue
                 waits, signals, work, extra, held = queue.steps[number]
                 tokens = queue.tokens
                 for token, need, _ in waits:
                     if tokens[token] < need:
-                        queue.waiters[token].append(queue)
+                        waiting = queue.waiters[token]
+                        if waiting is None:
+                            queue.waiters[token] = [queue]
+                        else:
+                            waiting.append(queue)
                         break
                 else:
                     for token, _, take in waits:
@@ -129,56 +144,120 @@ class Engine:
                     queue.next = number + 1
                     if not number and queue.launch.first is None:
                         queue.launch.first = now
-                    if not work:
-                        if signals and queue.due > now:  # not before the transfers ahead of it
-                            heappush(heap, (queue.due, sequence(), queue, number, False))
+                    if work:
+                        if shortcuts is not None and queue is shortcuts.anchor:
+                            shortcuts.due = True
+                        core = queue.core
+                        if queue.unit <= RS:
+                            end = self._move(queue, number, now, work, extra, held)
                         else:
-                            complete(queue, number, now)
+                            end = now + work
+                            if load[core] + extra > SHARE:
+                                end = self._crowded(queue, now, work, extra)
+                            queue.share = extra
+                            heappush(heap, (end, sequence(), queue, number, True))
+                        load[core] += queue.share
+                        queue.until = end
+                        queue.busy += end - now
+                        if observer is not None:
+                            self._watch(observer, queue, number, now, end)
+                    elif signals and queue.due > now:  # not before the transfers ahead of it
+                        heappush(heap, (queue.due, sequence(), queue, number, False))
+                        ready.append(queue)
+                    else:
+                        frees = True
+                        break
+            else:
+                if shortcuts is not None and shortcuts.due:
+                    now = shortcuts.skip(now)
+                if not heap:
+                    return now
+                now, _, queue, number, frees = heappop(heap)
+                self.events += 1
+                if frees:
+                    load[queue.core] -= queue.share
+                    if number == FREE_ONLY:
                         ready.append(queue)
                         continue
-                    if shortcuts is not None and queue is shortcuts.anchor:
-                        shortcuts.due = True
-                    core = queue.core
-                    if queue.unit <= RS:
-                        end, share = self._move(queue, number, now, work, extra, held)
-                    else:
-                        free = load[core] + extra <= SHARE
-                        end = now + work if free else self._crowded(queue, now, work, extra)
-                        share = extra
-                        heappush(heap, (end, sequence(), queue, number, True))
-                    load[core] += share
-                    queue.share = share
-                    queue.until = end
-                    queue.busy += end - now
-                    if self._observer is not None:
-                        self._watch(queue, number, now, end)
-            if shortcuts is not None and shortcuts.due:
-                now = shortcuts.skip(now)
-            if not heap:
-                return now
-            now, _, event, code, frees = heappop(heap)
-            self.events += 1
-            if not isinstance(event, Queue):
-                if event is not None:
-                    self._raise_go(event)
-                continue
-            if code >= 0:
-                complete(event, code, now)
+                elif number == RAISE_GO:
+                    self._raise_go(queue)
+                    continue
+                signals = queue.steps[number][1]
+
+            # a step is complete
+            if effects is not None:
+                effects(queue, number)
+            launch = queue.launch
+            for token, n, cores in signals:
+                if cores is None:
+                    queue.tokens[token] += n
+                    waiting = queue.waiters[token]
+                    if waiting is not None:
+                        ready.extend(waiting)
+                        queue.waiters[token] = None
+                else:
+                    for core in cores:
+                        launch.tokens[core][token] += n
+                        waiting = launch.waiters[core][token]
+                        if waiting is not None:
+                            ready.extend(waiting)
+                            launch.waiters[core][token] = None
+            launch.left -= 1
+            if not launch.left and launch.go is not None:
+                self._finish(launch, now)
+                self._open(now)
             if frees:
-                load[event.core] -= event.share
-                ready.append(event)
+                ready.append(queue)
+
+    def _move(
+        self, queue: Queue, number: int, now: int, nbytes: int, extra: int, held: int
+    ) -> int:
+        """Start a transfer, which takes its share of the scratchpad port: the cycle its unit is
+        free. It completes when all has come over, memory's latency or the ring's hops later."""
+        core, unit = queue.core, queue.unit
+        if unit == RS and extra < 0:  # between accumulators, which have their own port
+            end, done = self.ring.pass_on(now, core, nbytes, -extra)
+            queue.share = 0
+        else:
+            if unit == RS:
+                end, done = self.ring.send(now, core, nbytes, extra)
+                end, done = end + held, done + held
+            else:
+                bus = self.bus
+                before = bus.busy_ticks
+                asks = held if held > 0 else 0
+                passed = bus.transfer(now, core, nbytes, extra, unit == MS, asks)
+                queue.launch.bus_ticks += bus.busy_ticks - before
+                end, done = passed + self._held_cycles(nbytes), passed + self._latency
+                if end < now - held:
+                    end = now - held
+            width = self._port
+            least = now - (-nbytes // width)
+            if end < least:
+                end = least
+            queue.share = share = -(-nbytes * SHARE // (width * (end - now)))
+            taken = self._load[core] + share
+            if taken > SHARE:
+                end = max(end, now - (-nbytes * taken // (width * SHARE)))
+            if done < end:
+                done = end
+        if queue.due < done:
+            queue.due = done
+        if done == end:
+            heappush(self._heap, (end, self._sequence(), queue, number, True))
+        else:
+            heappush(self._heap, (end, self._sequence(), queue, FREE_ONLY, True))
+            heappush(self._heap, (done, self._sequence(), queue, number, False))
+        return end
 
     def _crowded(self, queue: Queue, now: int, work: int, share: int) -> int:
         """End of work that asks for a ``share`` of a scratchpad port on which not enough is left:
         until the others end, each at its time, it goes on at the rate that is left to it."""
-        core = queue.core
+        units = slice(queue.core * N_UNITS, (queue.core + 1) * N_UNITS)
         others = sorted(
-            (q.until, q.share)
-            for flight in self.in_flight
-            for unit in range(N_UNITS)
-            if (q := flight.queues.get(core * N_UNITS + unit)) and q.until > now and q.share
+            [(q.until, q.share) for q in self._at[units] if q and q.until > now and q.share]
         )
-        taken = share + sum(held for _, held in others)
+        taken = share + sum([held for _, held in others])
         for until, held in others:
             done = (until - now) * SHARE // max(taken, SHARE)
             if done >= work:
@@ -186,84 +265,25 @@ class Engine:
             now, work, taken = until, work - done, taken - held
         return now - (-work * max(taken, SHARE) // SHARE)
 
-    def _complete(self, queue: Queue, number: int, now: int) -> None:
-        launch = queue.launch
-        if self._effects is not None:
-            self._effects(queue, number)
-        for token, n, cores in queue.steps[number][1]:
-            if cores is None:
-                queue.tokens[token] += n
-                waiting = queue.waiters[token]
-                if waiting:
-                    self._ready.extend(waiting)
-                    waiting.clear()
-                continue
-            for core in cores:
-                launch.tokens[core][token] += n
-                waiting = launch.waiters[core][token]
-                self._ready.extend(waiting)
-                waiting.clear()
-        launch.left -= 1
-        if not launch.left and launch.go is not None:
-            self._finish(launch, now)
-            self._open(now)
-
-    def _move(
-        self, queue: Queue, number: int, now: int, nbytes: int, extra: int, held: int
-    ) -> tuple[int, int]:
-        """Start a transfer: the cycle its unit is free, and its share of the scratchpad port. It
-        completes when all has come over, memory's latency or the ring's hops later."""
-        if queue.unit == RS and extra < 0:  # between accumulators, which have their own port
-            end, done = self.ring.pass_on(now, queue.core, nbytes, -extra)
-            self._arrive(queue, number, end, done)
-            return end, 0
-        if queue.unit == RS:
-            end, done = (cycle + held for cycle in self.ring.send(now, queue.core, nbytes, extra))
-        else:
-            before = self.bus.busy_ticks
-            passed = self.bus.transfer(now, queue.core, nbytes, extra, queue.unit == MS)
-            queue.launch.bus_ticks += self.bus.busy_ticks - before
-            hbm = self._device.hbm
-            end, done = passed + hbm.held_cycles(nbytes), passed + hbm.latency_cycles
-            end = max(end, now + held)
-        width = self._device.lx.port_bytes_per_cycle
-        end = max(end, now - (-nbytes // width))
-        share = -(-nbytes * SHARE // (width * (end - now)))
-        taken = self._load[queue.core] + share
-        if taken > SHARE:
-            end = max(end, now - (-nbytes * taken // (width * SHARE)))
-        done = max(done, end)
-        self._arrive(queue, number, end, done)
-        return end, share
-
-    def _arrive(self, queue: Queue, number: int, end: int, done: int) -> None:
-        """A transfer leaves its unit free at ``end`` and is complete at ``done``."""
-        queue.due = max(queue.due, done)
-        if done == end:
-            heappush(self._heap, (end, self._sequence(), queue, number, True))
-        else:
-            heappush(self._heap, (end, self._sequence(), queue, FREE_ONLY, True))
-            heappush(self._heap, (done, self._sequence(), queue, number, False))
-
-    def _watch(self, queue: Queue, number: int, now: int, end: int) -> None:
-        assert self._observer is not None
+    def _watch(
+        self, observer: Observer, queue: Queue, number: int, now: int, end: int
+    ) -> None:
         launch, work = queue.launch, queue.steps[number][2]
         site, _ = launch.plan.units[queue.unit].at(queue.core, number)
-        self._observer.worked(
+        observer.worked(
             launch.index, launch.plan.kernel, queue.core, UNITS[queue.unit], site.instr, now, end,
             work if queue.unit <= RS else 0,
         )
 
-    def _idle(self, slot: int, index: int) -> None:
-        """Hand the unit its steps of the next open launch from ``index`` on that has any for it."""
-        flying = {launch.index: launch for launch in self.in_flight}
-        while index < self._opened:
-            if index in flying and slot in flying[index].queues:
-                self._next_launch[slot] = -1
-                self._ready.append(flying[index].queues[slot])
+    def _next(self, queue: Queue) -> None:
+        """Hand the queue's unit its steps of the next open launch that has any for it."""
+        slot = queue.slot
+        for flight in self.in_flight:
+            if flight.index > queue.launch.index and slot in flight.queues:
+                self._at[slot] = flight.queues[slot]
+                self._ready.append(flight.queues[slot])
                 return
-            index += 1
-        self._next_launch[slot] = index
+        self._at[slot] = None
 
     def _open(self, now: int) -> None:
         """Open every launch whose turn has come: the one before is complete or, for an early
@@ -279,9 +299,10 @@ class Engine:
             if self._observer is not None:
                 self._observer.started(index, flight.plan.kernel, now)
             self._schedule_go(flight, now)
-            for slot, following in enumerate(self._next_launch):
-                if following == index:
-                    self._idle(slot, index)
+            for slot, queue in flight.queues.items():
+                if self._at[slot] is None:
+                    self._at[slot] = queue
+                    self._ready.append(queue)
             if not flight.left and flight.go is not None:
                 self._finish(flight, now)
 
@@ -295,17 +316,20 @@ class Engine:
         flight.go = max(now, max(ends, default=now) + self._device.launch.start_cycles)
         heappush(self._heap, (flight.go, self._sequence(), flight, RAISE_GO, False))
 
-    def _raise_go(self, flight: InFlight) -> None:
+    def _raise_go(self, flight: InFlight | None) -> None:
+        if flight is None:
+            return
         for tokens, waiters in zip(flight.tokens, flight.waiters, strict=True):
             tokens[GO] = 1
-            self._ready.extend(waiters[GO])
-            waiters[GO].clear()
+            self._ready.extend(waiters[GO] or ())
+            waiters[GO] = None
 
     def _finish(self, flight: InFlight, now: int) -> None:
         """Its steps are done and the launches it depends on are complete."""
         stats = self._stats(flight, now)
         self._ended(stats)
         self.in_flight.remove(flight)
+        flight.queues = {}  # each knows its launch: only a garbage collection would free them
         if self._shortcuts is not None:
             self._shortcuts.finished(flight.index)
         while self._done < self._opened and self.stats[self._done] is not None:
@@ -337,11 +361,11 @@ class Engine:
             self.plans.pop(kernel, None)
 
     def _stats(self, flight: InFlight, now: int) -> LaunchStats:
-        plan, queues = flight.plan, flight.queues.values()
-        per_unit = {
-            unit: [q.busy for q in queues if q.unit == u] or [0] for u, unit in enumerate(UNITS)
-        }
-        busiest = {unit: max(busy) for unit, busy in per_unit.items()}
+        plan = flight.plan
+        per_unit: dict[str, list[int]] = {unit: [] for unit in UNITS}
+        for queue in flight.queues.values():
+            per_unit[UNITS[queue.unit]].append(queue.busy)
+        busiest = {unit: max(busy, default=0) for unit, busy in per_unit.items()}
         start = now if flight.first is None else flight.first
         go = now if flight.go is None else min(flight.go, now)
         bus_cycles = -(-flight.bus_ticks // self._device.hbm.bytes_per_cycle)
@@ -353,7 +377,7 @@ class Engine:
             end_cycle=now,
             cores_used=plan.kernel.cores,
             padded_macs=plan.macs,
-            instructions=sum(q.size for q in queues),
+            instructions=sum(queue.size for queue in flight.queues.values()),
             busy_cycles={unit: sum(busy) for unit, busy in per_unit.items()},
             busiest_cycles=busiest,
             bus_busy_cycles=bus_cycles,

@@ -11,7 +11,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from .cost import Cost, cost_of, streams_of
+from .cost import Cost, cost_of
 from .device import DeviceSpec
 from .extent import core_value, per_core, trip_numbers
 from .isa import GO, UNITS, Instr, Kernel, Loop, Signal, Stream, Wait
@@ -77,13 +77,12 @@ def expand(kernel: Kernel, device: DeviceSpec) -> KernelPlan:
     units: dict[int, UnitPlan] = {}
     moved = dict.fromkeys(UNITS, 0)
     macs = tokens = 0
-    streams = streams_of(kernel)
     for u, unit in enumerate(UNITS):
         sites: list[Site] = []
         order = _flatten(kernel.streams.get(unit, ()), (), sites)
         if not sites:
             continue
-        costs = [cost_of(s.instr, kernel, device, trip_numbers(s.loops), streams) for s in sites]
+        costs = [cost_of(s.instr, kernel, device, trip_numbers(s.loops)) for s in sites]
         active = [_executing(s.instr, kernel) for s in sites]
         late = _switches(sites, order) * device.sfp.switch_cycles
         units[u] = _unit_plan(kernel, tuple(sites), order, costs, active, late)

@@ -3,13 +3,20 @@ beside each a narrower one for partial sums."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from itertools import accumulate
+from operator import add
 
 from .device import Ring as RingSpec
 
 UP, DOWN = 0, 1
 
 RingState = tuple[tuple[int, ...], ...]
+Row = tuple[int, int, int]
+"""Neighbouring segments: first, the one after the last, and from their gate to when a payload that
+finds them free just then began to leave its core."""
+Way = tuple[list[int], list[int], int, list[Row]]
+"""Of a send one way round: Ring._gates and Ring._more of its direction, ticks of all its hops, and
+the segments it passes."""
 
 
 class Ring:
@@ -22,17 +29,30 @@ class Ring:
 
     ``link_bytes[direction][segment]`` counts what passed, ``psum_bytes`` the same of the rings of
     partial sums.
+
+    A payload passes a row of segments, each one hop after the one before. So what is kept of a
+    segment is not when it is free but its *gate*: that less the hops from stop 0 (plus them,
+    downwards). One payload leaves the same gate on all of its row, and may start when the latest
+    gate of its row allows. Likewise bytes are kept as what more passes a segment than the one
+    before it.
     """
 
     def __init__(self, spec: RingSpec, cores: int, core_mhz: int) -> None:
         self._spec = spec
         self._core_ticks, self._ring_ticks = spec.clock_mhz, core_mhz  # ticks in a cycle
         self.stops = cores + 1
-        self._free = [[0] * self.stops, [0] * self.stops]  # tick in which each segment is free
-        self.link_bytes = [[0] * self.stops, [0] * self.stops]
+        hop = spec.hop_cycles * self._ring_ticks
+        up = [segment * hop for segment in range(self.stops)]
+        self._delays = [up, [-ticks for ticks in up]]  # from gate to when a segment is free
+        self._gates = [[-ticks for ticks in lane] for lane in self._delays]
+        self._more = [[0] * (self.stops + 1), [0] * (self.stops + 1)]
         self._psum_free = [[0] * self.stops, [0] * self.stops]
         self.psum_bytes = [[0] * self.stops, [0] * self.stops]
-        self._routes: dict[tuple[int, int], list[tuple[int, list[int]]]] = {}
+        self._routes: dict[tuple[int, int], list[Way]] = {}
+
+    @property
+    def link_bytes(self) -> list[list[int]]:
+        return [list(accumulate(lane[:-1])) for lane in self._more]
 
     def send(self, now: int, core: int, nbytes: int, mask: int) -> tuple[int, int]:
         """Send from ``core`` to the cores of ``mask``, issued at core cycle ``now``.
@@ -40,19 +60,26 @@ class Ring:
         Returns the core cycles in which the last byte has left and has arrived everywhere. A
         copy to the sender itself takes no segment.
         """
-        earliest = (now + self._spec.start_cycles) * self._core_ticks
+        core_ticks = self._core_ticks
+        earliest = (now + self._spec.start_cycles) * core_ticks
         length = self._spec.payload_cycles(nbytes) * self._ring_ticks
-        hop = self._spec.hop_cycles * self._ring_ticks
         left = arrived = earliest + length
-        for direction, path in self._route(core, mask):
-            free = self._free[direction]
-            start = max([earliest, *(free[s] - i * hop for i, s in enumerate(path))])
-            for i, segment in enumerate(path):
-                free[segment] = start + i * hop + length
-                self.link_bytes[direction][segment] += nbytes
-            left = max(left, start + length)
-            arrived = max(arrived, start + length + len(path) * hop)
-        return self._core_cycle(left), self._core_cycle(arrived)
+        for gates, more, hops_ticks, rows in self._route(core, mask):
+            start = earliest
+            for low, high, delay in rows:
+                free = max(gates[low:high]) + delay
+                if start < free:
+                    start = free
+            end = start + length
+            for low, high, delay in rows:
+                gates[low:high] = [end - delay] * (high - low)
+                more[low] += nbytes
+                more[high] -= nbytes
+            if left < end:
+                left = end
+            if arrived < end + hops_ticks:
+                arrived = end + hops_ticks
+        return -(-left // core_ticks), -(-arrived // core_ticks)
 
     def pass_on(self, now: int, core: int, nbytes: int, mask: int) -> tuple[int, int]:
         """Send partial sums from ``core`` to the neighbour that is the one core of ``mask``, issued
@@ -75,48 +102,52 @@ class Ring:
         return -(-tick // self._core_ticks)
 
     def counted(self) -> tuple[list[int], ...]:
-        """The counts of bytes, a list for each direction of each ring."""
-        return (*self.link_bytes, *self.psum_bytes)
+        """The counts of bytes as they are kept, a list for each direction of each ring."""
+        return (*self._more, *self.psum_bytes)
 
     def relative(self, now: int) -> RingState:
         """When each segment is free, in ticks after core cycle ``now``; 0 when it is already."""
         tick = now * self._core_ticks
-        lanes = (*self._free, *self._psum_free)
-        return tuple(tuple(max(0, free - tick) for free in lane) for lane in lanes)
+        free = (map(add, *lane) for lane in zip(self._gates, self._delays, strict=True))
+        return tuple(tuple(max(0, t - tick) for t in lane) for lane in (*free, *self._psum_free))
 
     def resume(self, now: int, state: RingState) -> None:
         """Take over what ``relative`` gave, as of ``now``."""
         tick = now * self._core_ticks
-        for lane, after in zip((*self._free, *self._psum_free), state, strict=True):
+        *links, up, down = state
+        for gates, after, delays in zip(self._gates, links, self._delays, strict=True):
+            gates[:] = [tick + ticks - delay for ticks, delay in zip(after, delays, strict=True)]
+        for lane, after in zip(self._psum_free, (up, down), strict=True):
             lane[:] = [tick + ticks for ticks in after]
 
-    def _route(self, core: int, mask: int) -> list[tuple[int, list[int]]]:
-        """Direction and segments of each way a send takes."""
+    def _route(self, core: int, mask: int) -> list[Way]:
         route = self._routes.get((core, mask))
         if route is None:
-            hops = enumerate(self.reach(core, mask))
-            route = [(way, self.path(core, way, far)) for way, far in hops if far]
-            self._routes[core, mask] = route
+            hop = self._spec.hop_cycles * self._ring_ticks
+            route = self._routes[core, mask] = [
+                (self._gates[way], self._more[way], hops * hop,
+                 [(low, high, delay * hop) for low, high, delay in self.rows(core, way, hops)])
+                for way, hops in enumerate(self.reach(core, mask)) if hops
+            ]  # fmt: skip
         return route
 
     def reach(self, core: int, mask: int) -> tuple[int, int]:
         """How many hops a send goes up and down to come to every core of the mask, each by its
         shorter way (up when both are equal)."""
-        up = down = 0
-        for target in _bits(mask):
-            distance = (target - core) % self.stops
-            if 2 * distance <= self.stops:
-                up = max(up, distance)
-            else:
-                down = max(down, self.stops - distance)
-        return up, down
+        stops = self.stops
+        apart = mask >> core | (mask & (1 << core) - 1) << stops - core  # bit n: n stops up
+        near = apart & (2 << stops // 2) - 1
+        far = apart ^ near
+        return max(0, near.bit_length() - 1), far and stops + 1 - (far & -far).bit_length()
 
-    def path(self, core: int, direction: int, hops: int) -> list[int]:
-        """Segments passed, in order."""
+    def rows(self, core: int, direction: int, hops: int) -> list[Row]:
+        """The segments passed, two rows where they go round the end of the numbers; delays in hops
+        (down they are negative, as numbers fall on the way)."""
+        stops = self.stops
         if direction == UP:
-            return [(core + i) % self.stops for i in range(hops)]
-        return [(core - 1 - i) % self.stops for i in range(hops)]
-
-
-def _bits(mask: int) -> Iterable[int]:
-    return (bit for bit in range(mask.bit_length()) if mask >> bit & 1)
+            end = core + hops
+            rows = [(core, min(end, stops), core), (0, end - stops, core - stops)]
+        else:
+            end = core - hops
+            rows = [(max(0, end), core, 1 - core), (end + stops, stops, 1 - core - stops)]
+        return [row for row in rows if row[0] < row[1]]

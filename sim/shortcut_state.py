@@ -55,7 +55,7 @@ class State:
     flights: tuple[Flight, ...]
     heap: tuple[tuple[int, Ref, int, bool], ...]
     load: tuple[int, ...]
-    next_launch: tuple[int, ...]
+    at: tuple[int | None, ...]  # the launch each unit works on
     bus: BusState
     ring: RingState
 
@@ -78,7 +78,7 @@ def capture(engine: Engine, now: int) -> State:
         tuple((cycle - now, ENDED if event is None else refs.get(event, ENDED), code, frees)
               for cycle, _, event, code, frees in sorted(engine._heap, key=lambda e: e[:2])),
         tuple(engine._load),
-        tuple(n - base if n >= 0 else n for n in engine._next_launch),
+        tuple(None if q is None else q.launch.index - base for q in engine._at),
         engine.bus.relative(now),
         engine.ring.relative(now),
     )  # fmt: skip
@@ -99,7 +99,7 @@ def _flight(engine: Engine, flight: InFlight, now: int) -> Flight:
         tuple(
             (core, token, tuple(slot[queue] for queue in waiting))
             for core, tokens in enumerate(flight.waiters)
-            for token, waiting in enumerate(tokens) if waiting
+            for token, waiting in enumerate(tokens) if waiting is not None
         ),
         tuple(
             (q.next, q.busy, max(0, q.due - now), q.share, max(0, q.until - now))
@@ -128,17 +128,20 @@ def put_back(engine: Engine, state: State, now: int) -> None:
     base = engine._done
     engine._opened = base + state.opened
     engine.in_flight[:] = [engine._flight(base + f.number) for f in state.flights]
+    engine._at[:] = [None] * len(state.at)
     events: dict[Ref, Queue | InFlight] = {}
     for flight, known in zip(engine.in_flight, state.flights, strict=True):
         _resume(flight, known, now)
         events[known.number, LAUNCH] = flight
-        events |= {(known.number, slot): queue for slot, queue in flight.queues.items()}
+        for slot, queue in flight.queues.items():
+            events[known.number, slot] = queue
+            if state.at[slot] == known.number:
+                engine._at[slot] = queue
     engine._heap[:] = [
         (now + cycle, engine._sequence(), events.get(ref), code, frees)
         for cycle, ref, code, frees in state.heap
     ]
     engine._load[:] = state.load
-    engine._next_launch[:] = [n + base if n >= 0 else n for n in state.next_launch]
     engine.bus.resume(now, state.bus)
     engine.ring.resume(now, state.ring)
 
@@ -150,7 +153,7 @@ def _resume(flight: InFlight, known: Flight, now: int) -> None:
     for tokens, values in zip(flight.tokens, known.tokens, strict=True):
         tokens[:] = values
     for core, token, slots in known.waiting:
-        flight.waiters[core][token][:] = [flight.queues[slot] for slot in slots]
+        flight.waiters[core][token] = [flight.queues[slot] for slot in slots]
     for queue, work in zip(flight.queues.values(), known.work, strict=True):
         queue.next, queue.busy, due, queue.share, until = work
         queue.due, queue.until = now + due, now + until

@@ -36,13 +36,17 @@ from spyrec.progress import Progress, silent
 from spyrec.sim.device import DeviceSpec, parse_device
 from spyrec.sim.errors import SimError
 from spyrec.sim.run import run
-from spyrec.validate_plans import LANES
 from spyrec.validate_rows import CannotBuild, CardLayout, Case, Row, case_of
 
 PROCESSES = 2
 POOL_FROM = 16  # rows from which a second process is worth its start
 LONE_SHARE = 0.9  # of the scratchpad for the tiles of a kernel that has it to itself
 FEW = 3  # rows from which a rank correlation says anything
+
+OVERLAP: Mapping[str, Mapping[str, Any]] = {
+    "all": {}, "loads": {"buffers": 2, "overlap": "loads"}, "none": {"buffers": 1},
+}  # fmt: skip
+"""What goes on while a core works on a tile -> the pins that make it so."""
 
 CLASSES: Mapping[str, tuple[str, ...]] = {
     "pointwise": ("pointwise add", "pointwise neg", "pointwise gelu", "pointwise copy"),
@@ -195,34 +199,19 @@ def build(case: Case, target: Target) -> tuple[Compiled, str]:
             return make(plan=_plan(free, fused)), "the card's tile does not fit: the compiler's own"
     rows = -(-case.module.body.args[0].type.static_shape[0] // case.cores)
     trips, remark = case.row_tiles, ""
-    slots = (2, 1) if outlasts(case, target.device) else (1,)
+    pins = OVERLAP["loads"]
     if trips == 1:  # no loop over rows: the kernel streams them
-        trips, slots = 2, (2,)
+        trips, pins = 2, OVERLAP["all"]
     while True:
-        tile = {"d0": -(-rows // trips)}
-        for buffers in slots:
-            try:
-                plan = _plan(case, fused, {"tile": tile, "buffers": buffers})
-                return make(plan=plan), remark
-            except (PassError, CapacityError):
-                if buffers == slots[-1] and trips >= rows:
-                    raise
+        try:
+            plan = _plan(case, fused, {"tile": {"d0": -(-rows // trips)}, **pins})
+            return make(plan=plan), remark
+        except (PassError, CapacityError):
+            if trips >= rows:
+                raise
         trips = min(2 * trips, rows)
         if case.row_tiles > 1:
             remark = f"row_tiles {trips} for {case.row_tiles}: its tile does not fit the scratchpad"
-
-
-def outlasts(case: Case, device: DeviceSpec) -> bool:
-    """Whether a row softmax keeps its cores busy for longer than the memory.
-
-    Measured kernels that loop over tiles of rows hide their transfers then, and otherwise do not.
-    """
-    sfp, hbm = device.sfp, device.hbm
-    size = case.module.body.args[0].type.size
-    folded = 2 * (sfp.lane_reduce_cycles + sfp.lane_spread_cycles) * size // LANES
-    halves = 1 + (2 * case.cores > device.cores.count)
-    rate = min(hbm.bytes_per_cycle, hbm.side_bytes_per_cycle * halves)
-    return folded // (sfp.groups_per_cycle * case.cores) > 4 * size // rate
 
 
 def _dtypes(module: Module) -> list[DType]:
@@ -257,11 +246,10 @@ def _plan(case: Case, fused: Module, tiles: Mapping[str, Any] | None = None) -> 
     pins: dict[str, Any] = {}
     for op in kernels:
         name = str(op.attrs["name"])
-        if op.attrs["kind"] == "contract" or len(kernels) == 1:
+        if op.attrs["kind"] == "contract" or len(kernels) == 1 or case.between:
             asked = {"parts": dict(case.parts), "tile": dict(case.tile)}
             pins[name] = {key: value for key, value in asked.items() if value}
-            if case.buffers == 1:
-                pins[name]["buffers"] = 1
+            pins[name] |= OVERLAP[case.overlap]
         if tiles is not None:
             pins[name] = {"parts": {"d0": case.cores}, **tiles}
     made = [r for op in kernels for r in op.results if r not in fused.body.results]

@@ -8,7 +8,7 @@ tells which are published and which are inferred from the rows.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import gcd
 
 LANES = 64  # 16-bit elements of a stick
@@ -21,20 +21,23 @@ RESIDENT = 1 << 16  # elements of the output tile that stays in the matrix unit
 SIDE = 512  # most rows, and most columns, of an output tile where several are needed
 BLOCK_ROWS = 128  # rows after which an interleaved second factor is fetched again
 CHUNK_BYTES = 32768  # of both factors, loaded together
-INTERLEAVED_K = 512  # inner elements of a chunk of an interleaved first factor
+INTERLEAVED_K = 128  # inner elements of a chunk of an interleaved first factor
+TOGETHER = 4  # matrices of a batch that are taken as rows of one: their sticks are a granule
+KEPT_BYTES = 1 << 20  # of a core's part of the second factor that a K-split keeps in the scratchpad
 
 
 @dataclass(frozen=True)
 class Division:
     """``parts`` and ``tile`` of a kernel by the names of its dimensions; what is not named is left
-    to the compiler."""
+    to the compiler. ``overlap``: what goes on beside the work on a tile: "all", "loads", "none"."""
 
     parts: Mapping[str, int] = field(default_factory=dict)
     tile: Mapping[str, int] = field(default_factory=dict)
+    overlap: str = "all"
 
 
 def streamed(rows: int, cols: int, cores: int) -> Division:
-    """Operands and results of one shape: walked as they lie in memory, a burst at a time."""
+    """One operand and a result of its shape: walked as they lie in memory, a burst at a time."""
     blocks = -(-cols // LANES)
     across = divisor(blocks, cores)
     down = divisor(rows, cores // across)
@@ -43,26 +46,33 @@ def streamed(rows: int, cols: int, cores: int) -> Division:
 
 
 def by_rows(rows: int, cols: int, cores: int) -> Division:
-    """A broadcast operand keeps rows and columns apart: the larger extent, in sticks, is cut first,
-    after what the span of a core asks for."""
+    """A broadcast operand keeps rows and columns apart."""
     blocks = -(-cols // LANES)
-    across = _for_span(rows * blocks)
-    if rows >= blocks:
-        down = divisor(rows, cores // across)
-        across = divisor(blocks, cores // down)
-    else:
-        across = divisor(blocks, cores)
-        down = divisor(rows, cores // across)
+    down, across = _larger_first(rows, blocks, cores)
     tall = min(2 * BURST, rows // down)
     wide = min(blocks // across, max(1, 16 * BURST // tall))
     return _division(down, across, tall, LANES * wide)
+
+
+def paired(rows: int, cols: int, cores: int) -> Division:
+    """Several operands of one shape: cut as ``by_rows``, walked a burst at a time."""
+    cut = by_rows(rows, cols, cores)
+    tall = min(BURST, rows // cut.parts["d0"])
+    wide = min(-(-cols // LANES) // cut.parts["d1"], BURST // tall)
+    return replace(cut, tile={"d0": tall, "d1": LANES * wide})
+
+
+def in_turn(rows: int, cols: int, cores: int) -> Division:
+    """An operand of one element comes anew with every tile: cut as ``by_rows``; the next tile is
+    loaded meanwhile, but results are stored before the work on it begins."""
+    return replace(by_rows(rows, cols, cores), overlap="loads")
 
 
 def reduced(rows: int, cols: int, cores: int) -> Division:
     """A reduction along the rows: they are cut, and loaded whole."""
     down = divisor(rows, cores)
     tall = min(2 * BURST, rows // down, max(1, ROW_TILE // -(-cols // LANES)))
-    return Division({"d0": down}, {"d0": tall})
+    return Division({"d0": down}, {"d0": tall}, "none")
 
 
 def appended(rows: int, cols: int, cores: int) -> Division:
@@ -77,11 +87,19 @@ def appended(rows: int, cols: int, cores: int) -> Division:
     return _division(down, across, visit, cols // across)
 
 
+def beside(rows: int, cols: int, cores: int) -> Division:
+    """Columns beside columns: each operand is walked a burst at a time."""
+    down, across = _larger_first(rows, -(-cols // LANES), cores)
+    tall = min(BURST, rows // down)
+    return _division(down, across, tall, LANES * max(1, BURST // tall))
+
+
 def turned(rows: int, cols: int, cores: int) -> Division:
-    """A transpose to ``rows`` x ``cols``: cut along the columns, a block of them at a time."""
-    across = gcd(-(-cols // LANES), cores)
+    """A transpose to ``rows`` x ``cols``: cut along the columns, 64 x 64 elements at a time."""
+    blocks = -(-cols // LANES)
+    across = gcd(blocks, cores // _for_span(rows * blocks))
     down = divisor(rows, cores // across)
-    return _division(down, across, min(rows // down, 16 * BURST), LANES)
+    return _division(down, across, min(rows // down, LANES), LANES)
 
 
 @dataclass(frozen=True)
@@ -101,37 +119,38 @@ class Product:
 
     def parts(self, cores: int) -> dict[str, int]:
         """What the published planner chose where a row does not tell, inferred from such rows: as
-        square as the cores allow; with a batch along the rows, but along the columns of a lone
-        factor and of a second one that alone is interleaved."""
+        square as the cores allow; with a batch two along the columns and the others along the
+        rows."""
         blocks = -(-self.n // LANES)
         if not self.batch:
             m = min(1 << (cores.bit_length() - 1) // 2, self.m)
             return {"m": m, "n": min(cores // m, blocks), "k": 1}
-        if self.lone or self.second > self.first:
-            n = max(1, cores // 2)
-        else:
-            n = 4 if self.first > self.second else 2
-        n = min(n, cores, blocks)
+        n = min(2, cores, blocks)
         return {"b0": 1, "m": min(cores // n, self.m), "n": n, "k": 1}
 
     def tile(self, parts: Mapping[str, int]) -> dict[str, int]:
         """The output tile that stays resident and the chunks of the inner dimension.
 
         An interleaved factor is fetched again for every block of 64 columns (the first) or
-        ``BLOCK_ROWS`` rows (the second); with a lone second factor two matrices of a batch are rows
-        of one."""
+        ``BLOCK_ROWS`` rows (the second); with a lone second factor ``TOGETHER`` matrices of a batch
+        are rows of one. Where the inner dimension is cut too and a core's part of the second factor
+        takes half the scratchpad at most, it is fetched once and rows stream past it."""
         m = -(-self.m // parts["m"])
         n = -(-self.n // LANES // parts["n"]) * LANES
-        together = min(2, -(-self.batch // parts.get("b0", 1))) if self.lone else 1
+        k = -(-self.k // parts.get("k", 1))
+        if parts.get("k", 1) > 1 and not self.batch and 2 * k * n <= KEPT_BYTES:
+            tn = min(n, SIDE)
+            return {"m": min(m, RESIDENT // max(tn, k)), "n": tn, "k": k}
+        batch = -(-self.batch // parts.get("b0", 1))
+        together = min(TOGETHER, batch) if self.lone else 1
         tm, tn = output_tile(m * together, n)
         if not self.lone:
             tn = min(n, LANES) if self.first else tn
             tm = min(m, BLOCK_ROWS) if self.second else tm
-        k = max(1, CHUNK_BYTES // (2 * LANES * (tm + tn))) * self.step
-        if self.first and not self.lone:
-            k = INTERLEAVED_K
-        k = min(k, -(-self.k // parts.get("k", 1)))
-        tile = {"m": max(1, tm // together), "n": tn, "k": k}
+        chunk = max(1, CHUNK_BYTES // (2 * LANES * (tm + tn))) * self.step
+        if self.first:
+            chunk = INTERLEAVED_K
+        tile = {"m": max(1, tm // together), "n": tn, "k": min(chunk, k)}
         return {"b0": together, **tile} if self.lone else tile
 
 
@@ -154,6 +173,16 @@ def output_tile(m: int, n: int) -> tuple[int, int]:
 def divisor(extent: int, most: int) -> int:
     """The largest divisor of ``extent`` up to ``most``."""
     return next(p for p in range(min(extent, most), 0, -1) if extent % p == 0)
+
+
+def _larger_first(rows: int, blocks: int, cores: int) -> tuple[int, int]:
+    """Parts of rows and of column blocks: the larger extent, in sticks, is cut first, after what
+    the span of a core asks for."""
+    if rows < blocks:
+        across = divisor(blocks, cores)
+        return divisor(rows, cores // across), across
+    down = divisor(rows, cores // _for_span(rows * blocks))
+    return down, divisor(blocks, cores // down)
 
 
 def _for_span(sticks: int) -> int:

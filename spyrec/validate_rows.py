@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import gcd
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,7 +27,10 @@ from spyrec.validate_plans import (
     Division,
     Product,
     appended,
+    beside,
     by_rows,
+    in_turn,
+    paired,
     reduced,
     streamed,
     turned,
@@ -40,6 +44,7 @@ NUMBERS = ("B", "M", "N", "K", "rows", "cols", "row_tiles", "cores")
 FREE = ("", "?", "planner", "sendnn auto")
 """Splits that leave the choice to the published planner, see validate_plans."""
 FLOATS = {"fp16": "dl16", "fp8": "f8e4m3"}
+ROW_GROUPS = 32  # of a column sum, so that 32 cores may share its rows
 ROW_OUTER = (1, 2, 0)
 """[X, Y/64, B, 64]: dimensions of a batched matrix, outermost first; batch outermost is ours."""
 
@@ -144,8 +149,9 @@ def _row(cells: Mapping[str, str | None], where: str, problems: list[str]) -> li
 class Case:
     """A row as a program to be.
 
-    ``module``: tensor stage, operands and results in card memory. ``parts``: of the matrix kernel
-    by dimension, empty when the planner chooses; ``cores``: the most it may use. ``row_tiles``:
+    ``module``: tensor stage, operands and results in card memory. ``parts``: of the matrix kernel,
+    or of all in a chain, by dimension, empty when the planner chooses; ``cores``: the most it may
+    use. ``row_tiles``:
     loop trips over the rows of one core, 0 when free. ``orders``: model input or output -> its
     dimensions in card memory, outermost first, where that is not the standard. ``between``: "" to
     fuse as usual; "hbm" or "lx": one kernel an op, and where the tensors between them live.
@@ -155,7 +161,7 @@ class Case:
     cores: int
     parts: Mapping[str, int] = field(default_factory=dict)
     tile: Mapping[str, int] = field(default_factory=dict)
-    buffers: int = 2
+    overlap: str = "all"
     row_tiles: int = 0
     orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     between: str = ""
@@ -196,6 +202,8 @@ def case_of(row: Row) -> Case:
             return Case(
                 g.module(row.id, y), row.size("cores"), row_tiles=row.sizes.get("row_tiles", 0)
             )
+        case "reduction" if row.variant == "ctsum":
+            return _column_sum(row)
         case "fused" if "add" in row.note[:3]:
             return _chain(row)
         case "fused" if row.dtype == "fp8":
@@ -209,11 +217,11 @@ def case_of(row: Row) -> Case:
     g = _Graph()
     module = g.module(row.id, make(g, *row.shape))
     division = divide(*row.shape, row.size("cores"))
-    return Case(module, row.size("cores"), division.parts, division.tile)
+    return Case(module, row.size("cores"), division.parts, division.tile, division.overlap)
 
 
-def _reduce(name: str, axis: int = 1) -> Callable[[_Graph, int, int], Value]:
-    return lambda g, r, c: g(name, g.input(r, c), axes=(axis,), keepdims=True)
+def _reduce(name: str) -> Callable[[_Graph, int, int], Value]:
+    return lambda g, r, c: g(name, g.input(r, c), axes=(1,), keepdims=True)
 
 
 def _concat(axis: int) -> Callable[[_Graph, int, int], Value]:
@@ -228,10 +236,10 @@ Make = Callable[[_Graph, int, int], Value]
 Divide = Callable[[int, int, int], Division]
 
 SIMPLE: Mapping[tuple[str, str], tuple[Make, Divide]] = {
-    ("pointwise", "add"): (lambda g, r, c: g("add", g.input(r, c), g.input(r, c)), streamed),
+    ("pointwise", "add"): (lambda g, r, c: g("add", g.input(r, c), g.input(r, c)), paired),
     ("pointwise", "neg"): (lambda g, r, c: g("neg", g.input(r, c)), streamed),
     ("pointwise", "gelu"): (lambda g, r, c: g("gelu", g.input(r, c)), streamed),
-    ("pointwise", "copy"): (lambda g, r, c: g("add", g.input(r, c), g.input(1, 1)), by_rows),
+    ("pointwise", "copy"): (lambda g, r, c: g("add", g.input(r, c), g.input(1, 1)), in_turn),
     ("pointwise", "bcast"): (lambda g, r, c: g("add", g.input(r, c), g.input(1, c)), by_rows),
     ("pointwise", "bcastcol"): (lambda g, r, c: g("add", g.input(r, c), g.input(r, 1)), by_rows),
     ("pointwise", "mulbcast"): (lambda g, r, c: g("mul", g.input(r, c), g.input(1, c)), by_rows),
@@ -240,9 +248,8 @@ SIMPLE: Mapping[tuple[str, str], tuple[Make, Divide]] = {
     ("reduction", "mean"): (_reduce("reduce_mean"), reduced),
     ("reduction", "sumrow"): (_reduce("reduce_sum"), reduced),
     ("reduction", "read"): (_reduce("reduce_sum"), reduced),
-    ("reduction", "ctsum"): (_reduce("reduce_sum", axis=0), lambda r, c, n: Division()),
     ("copy", "cat0"): (_concat(0), lambda r, c, n: appended(2 * r, c, n)),
-    ("copy", "cat1"): (_concat(1), lambda r, c, n: Division()),
+    ("copy", "cat1"): (_concat(1), lambda r, c, n: beside(r, 2 * c, n)),
     ("restickify", "transpose2d"): (
         lambda g, r, c: g("transpose", g.input(r, c), perm=(1, 0)),
         lambda r, c, n: turned(c, r, n),
@@ -251,6 +258,17 @@ SIMPLE: Mapping[tuple[str, str], tuple[Make, Divide]] = {
 """(op, variant) -> the op on ``rows`` x ``cols``, and how the card divided it among ``cores``. A
 row reduction keeps its dimension: each row's result is one stick. The constant of ``copy`` is a
 tensor of one element, as the published compiler makes it."""
+
+
+def _column_sum(row: Row) -> Case:
+    """In two steps, so that the first can be cut along rows too where columns are few: groups of
+    neighbouring rows, then the sums of the groups. The input lies in memory as rows x columns."""
+    r, c = row.shape
+    groups = gcd(r, ROW_GROUPS)
+    g = _Graph()
+    sums = g("reduce_sum", g.input(groups, r // groups, c), axes=(1,), keepdims=True)
+    y = g("reduce_sum", sums, axes=(0,), keepdims=True)
+    return Case(g.module(row.id, y), row.size("cores"), orders={"x": (2, 0, 1)})
 
 
 def _matrix(row: Row) -> Case:
@@ -268,9 +286,9 @@ def _matrix(row: Row) -> Case:
     step = 16 * LANES // dtype(kind).bits
     product = Product(m, n, k, sum(batch), first, second, shared, step)
     parts = _parts(row) or product.parts(cores)
-    buffers = 1 if batch and not shared else 2  # the card does not overlap the matrices of a batch
+    overlap = "none" if orders else "all"  # nothing overlaps while a matrix lies interleaved
     return Case(
-        g.module(row.id, y), cores, parts, product.tile(parts), buffers=buffers, orders=orders
+        g.module(row.id, y), cores, parts, product.tile(parts), overlap=overlap, orders=orders,
     )
 
 
@@ -305,17 +323,19 @@ def _chain(row: Row) -> Case:
     """``addN``: a + b + c ..., a kernel an addition; ``add_indep2``: two additions side by side."""
     kind = row.note.split(":")[0]
     stem, _, place = kind.partition("_")
+    cores = row.size("cores")
+    cut = paired(*row.shape, cores)
     g = _Graph()
     if kind == "add_indep2":
         sums = [g("add", g.input(*row.shape), g.input(*row.shape)) for _ in range(2)]
-        return Case(g.module(row.id, *sums), row.size("cores"), between="hbm")
+        return Case(g.module(row.id, *sums), cores, cut.parts, cut.tile, between="hbm")
     terms = stem.removeprefix("add")
     if terms not in ("3", "4", "5", "6") or place not in ("", "lx"):
         raise CannotBuild(f"the chain {kind!r} is not understood")
     y = g.input(*row.shape)
     for _ in range(int(terms) - 1):
         y = g("add", y, g.input(*row.shape))
-    return Case(g.module(row.id, y), row.size("cores"), between=place or "hbm")
+    return Case(g.module(row.id, y), cores, cut.parts, cut.tile, between=place or "hbm")
 
 
 def _packed_matmul(row: Row) -> Case:

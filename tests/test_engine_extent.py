@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_machine import SMALL, hbm, kernel, lx, op, padded
 
-from spyrec.sim.cost import cost_of, streams_of
+from spyrec.sim.cost import cost_of
 from spyrec.sim.expand import expand
 from spyrec.sim.extent import (
     core_value,
@@ -61,7 +61,7 @@ def test_counts_and_guards_match_counting(case: tuple[Instr, tuple[int, ...]]) -
     own, factor, _ = inside(effective, guards, trips, CORES)
     shape = (trips.shape[1], CORES)
     total = np.broadcast_to(product(own) * factor, shape)
-    priced = cost_of(instr, kernel(CORES), SMALL, trips, streams_of(kernel(CORES)))
+    priced = cost_of(instr, kernel(CORES), SMALL, trips)
     for number, trip in enumerate(points(*map(range, loops))):
         for core in range(CORES):
             counts = []

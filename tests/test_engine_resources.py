@@ -24,8 +24,11 @@ transfers = st.lists(
 )
 
 
-# Writing at half the rate of reading, and either half of the ring takes no more than three eighths.
-SLOWER = replace(SMALL.hbm, write_bytes_per_cycle=64, side_bytes_per_cycle=48)
+# Writing at half the rate of reading, and either half of the ring takes no more than three eighths
+# and a request in 5 cycles.
+SLOWER = replace(
+    SMALL.hbm, write_bytes_per_cycle=64, side_bytes_per_cycle=48, side_request_cycles=5
+)
 
 
 @given(transfers)
@@ -37,13 +40,16 @@ def test_bus_conserves_bytes_and_never_exceeds_its_rates(
     bus = Bus(hbm, 4)
     now, ends, ticks_sum = 0, [], 0
     moved = {False: 0, True: 0}  # bytes written?
-    read_by_half = [0, 0]
+    read_by_half, asked_by_half = [0, 0], [0, 0]
     for pause, core, sticks, run, writes in wanted:
         now += pause
         nbytes = sticks * 128
         ticks = hbm.bus_ticks(nbytes, run * 128, writes)
-        end = bus.transfer(now, core, nbytes, ticks, writes)
+        asks = hbm.asking_cycles(nbytes, run * 128)
+        end = bus.transfer(now, core, nbytes, ticks, writes, asks)
         assert (end - now) * hbm.bytes_per_cycle >= ticks
+        assert end - now >= asks
+        asked_by_half[core // 2] += asks
         ticks_sum += ticks
         moved[writes] += nbytes
         read_by_half[core // 2] += nbytes * (not writes)
@@ -58,6 +64,7 @@ def test_bus_conserves_bytes_and_never_exceeds_its_rates(
     assert last * hbm.bytes_per_cycle >= bus.busy_ticks
     assert last * hbm.write_bytes_per_cycle >= moved[True]
     assert all(last * hbm.side_bytes_per_cycle >= nbytes for nbytes in read_by_half)
+    assert last >= max(asked_by_half)
 
 
 @given(transfers)
@@ -87,8 +94,8 @@ def test_mixed_traffic_pays_its_rates_and_its_turns(reads: int, writes: int) -> 
     r, w = bus.read_bytes, bus.write_bytes
     assert (r, w) == (50 * cores * size * reads, 50 * cores * size * writes)
     law = r / hbm.bytes_per_cycle + w / hbm.write_bytes_per_cycle
-    turned = min(w, 2 * r)  # reads come between at most twice what they read
-    law += turned * 2 * hbm.turnaround_cycles / min(2 * size, hbm.batch_bytes)
+    turned = min(w, r)  # reads come between as much as they read
+    law += turned * 2 * hbm.turnaround_cycles / min(size, hbm.batch_bytes)
     if not w:  # nothing but reads of lone cores: the links to the halves may be slower
         law = max(law, r / 2 / hbm.side_bytes_per_cycle)
     assert abs(end / law - 1) < 0.02
@@ -129,19 +136,39 @@ def test_prices_of_instructions() -> None:
     assert sfp.shuffle_cycles(1024, 32, 8) == 16 + 32 * 2 + 4
     assert sfp.shuffle_cycles(1024, 2, 8) == 16 + 8 * 32 + 4  # 512 runs, but a block is turned
     assert sfp.shuffle_cycles(1024, 2, 512) == 16 + 512 * 2 + 4  # scattered over many sticks
-    assert hbm.bus_ticks(4096, 512) == hbm.bus_ticks(4096, 512, False, 1025) == 4096 + 8 * 3 * 128
-    assert hbm.bus_ticks(4096, 512, False, 1024) == 4096 + 8 * 3 * 128 // 2
+    assert hbm.bus_ticks(4096, 512) == hbm.bus_ticks(4096, 512, False, 1024) == 4096 + 8 * 3 * 128
+    assert hbm.bus_ticks(4096, 512, False, 1023) == 4096 + 8 * 3 * 128 // 2  # in the same burst
+    wide = replace(hbm, granule_bytes=512, shared_run_cycles=7, together_max=2)
+    assert wide.bus_ticks(4096, 128, False, 512) == 4096 + 32 * 3 * 128 // 2
+    assert wide.bus_ticks(4096, 128, False, 256) == 4096 + 16 * 3 * 128 // 2  # two in a granule
+    # Other cores take what lies 128 bytes on, so each granule is opened four times.
+    assert wide.bus_ticks(4096, 128, False, 1024, 128) == 4096 + 4 * 32 * 3 * 128
+    assert wide.bus_ticks(4096, 128, False, 1024, 512) == 4096 + 32 * 3 * 128
+    assert wide.bus_ticks(4096, 128, False, 1023, 128) == 4096 + 32 * 3 * 128 // 2
+    assert wide.split_cycles(4096, 128, 1024, 128) == 32 * 100
+    assert wide.split_cycles(4096, 128, 1023, 128) == wide.split_cycles(4096, 128, 1024, 0) == 0
+    assert wide.split_cycles(4096, 128, None, 128) == wide.split_cycles(4096, 1024, 1024, 128) == 0
     assert SLOWER.bus_ticks(4096, 512, writes=True) == 4096 * 2 + 8 * 3 * 128
     assert hbm.bus_cycles(4096, 2048) == 32 + 16 + 2 * 2 * 10
-    assert hbm.turnaround_ticks(2048, 512) == 4 * 2 * 10 * 128  # no more than 512 wait
+    twice = replace(hbm, burst_bytes=512)
+    assert twice.turnaround_ticks(2048, 512) == 4 * 2 * 10 * 128  # no more than 512 wait
+    assert twice.turnaround_ticks(2048, 256) == 4 * 2 * 10 * 128  # short ones are gathered
+    turning = replace(twice, side_turn_cycles=5)
+    assert turning.turnaround_ticks(2048, 512) == 4 * 2 * 10 * 128
+    assert turning.turnaround_ticks(2048, 512, lone_side=True) == 4 * (2 * 10 + 5) * 128
     assert hbm.turnaround_ticks(2048, 4096) == 2 * 2 * 10 * 128  # no more than a batch is taken
-    assert replace(hbm, again_bytes_per_cycle=96).again_ticks(960) == 320  # 10 cycles, not 7.5
-    assert replace(hbm, again_bytes_per_cycle=200).again_ticks(960) == 0
+    again = replace(hbm, again_bytes_per_cycle=96)
+    assert again.again_ticks(960, 1024) == 320  # 10 cycles, not 7.5
+    assert again.again_ticks(960, 1023) == 0  # requested one by one anyway
+    assert replace(hbm, again_bytes_per_cycle=200).again_ticks(960, 1024) == 0
     assert hbm.held_cycles(4096) == 4096 * 100 // 12800
-    shared = replace(hbm, shared_run_cycles=7)
-    assert shared.shared_cycles(4096, 512) == shared.shared_cycles(4096, 512, 1025) == 8 * 7
-    assert shared.shared_cycles(4096, 512, 1024) == 8 * 7 // 2
-    assert shared.shared_cycles(4096, 1024) == 0
+    assert hbm.held_cycles(12800) == hbm.held_cycles(1 << 20) == 100
+    assert wide.shared_cycles(4096, 128, 2) == wide.shared_cycles(4096, 128, 2, 512) == 32 * 7
+    assert wide.shared_cycles(4096, 128, 3) == 2 * 32 * 7  # two at a time
+    assert wide.shared_cycles(4096, 128, 2, 256) == 16 * 7
+    assert wide.shared_cycles(4096, 1024, 2) == wide.shared_cycles(4096, 128, 0) == 0
+    assert SLOWER.asking_cycles(4096, 512) == SLOWER.asking_cycles(4096, 512, 1024) == 8 * 5
+    assert SLOWER.asking_cycles(4096, 512, 1023) == SLOWER.asking_cycles(4096, 1024) == 0
     assert hbm.core_bytes_per_cycle == 128
     assert replace(hbm, window_bytes=6400).core_bytes_per_cycle == 64
     assert SMALL.lx.port_cycles(257) == 2
@@ -179,11 +206,20 @@ def test_prices_of_arrays_are_prices_of_their_elements(
     assert hbm.bus_ticks(rows * 128, run * 128, True).tolist() == [
         hbm.bus_ticks(r * 128, k * 128 + 128, True) for r, _, k, _ in sizes
     ]
-    assert hbm.shared_cycles(rows * 128, run * 128).tolist() == [
-        hbm.shared_cycles(r * 128, k * 128 + 128) for r, _, k, _ in sizes
+    assert hbm.shared_cycles(rows * 128, run * 128, n, 256).tolist() == [
+        hbm.shared_cycles(r * 128, k * 128 + 128, c, 256) for r, _, k, c in sizes
     ]
-    assert hbm.again_ticks(rows * 128).tolist() == [hbm.again_ticks(r * 128) for r, *_ in sizes]
+    assert hbm.split_cycles(rows * 128, run * 128, 8192, 128).tolist() == [
+        hbm.split_cycles(r * 128, k * 128 + 128, 8192, 128) for r, _, k, _ in sizes
+    ]
+    assert hbm.again_ticks(rows * 128, run * 128).tolist() == [
+        hbm.again_ticks(r * 128, k * 128 + 128) for r, _, k, _ in sizes
+    ]
+    assert hbm.asking_cycles(rows * 128, run * 128).tolist() == [
+        hbm.asking_cycles(r * 128, k * 128 + 128) for r, _, k, _ in sizes
+    ]
     apart = hbm.near_bytes * 3
-    assert hbm.spread_ticks(rows * 128, apart, run).tolist() == [
-        hbm.spread_ticks(r * 128, apart, k + 1) for r, _, k, _ in sizes
+    assert hbm.spread_ticks(rows * 128, apart, 3, 4).tolist() == [
+        hbm.spread_ticks(r * 128, apart, 3, 4) for r, *_ in sizes
     ]
+    assert hbm.held_cycles(rows * 128).tolist() == [hbm.held_cycles(r * 128) for r, *_ in sizes]

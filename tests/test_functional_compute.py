@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_machine import SMALL, acc, blank_memory, kernel, lx, op, written
 
-from spyrec.sim.cost import cost_of, streams_of
+from spyrec.sim.cost import cost_of
 from spyrec.sim.errors import SimulationError
 from spyrec.sim.extent import trip_numbers
 from spyrec.sim.formats import encode, quantize
@@ -190,10 +190,7 @@ def test_k_valid_counts_through_the_loops_of_the_limit(k: int, chunks: int, oute
     for trip in range(trips):
         mm(instr, memory, Moment(0, (5, trip) if outer else (trip,)))
     assert (acc_values(memory)[0] == x @ w).all()
-    cost = cost_of(
-        instr, kernel(), SMALL, trip_numbers((1, trips) if outer else (trips,)),
-        streams_of(kernel()),
-    )  # fmt: skip
+    cost = cost_of(instr, kernel(), SMALL, trip_numbers((1, trips) if outer else (trips,)))
     assert int(cost.macs.sum()) == k * 64
     assert (cost.work[:-1] > 0).all() and cost.work[-1, 0] == 0
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_machine import COPY, SMALL, Recorder, acc, hbm, kernel, lx, op, padded, program
+from small_machine import COPY, SMALL, Recorder, acc, hbm, kernel, lx, op, program
 
 from spyrec.sim.bus import Bus
 from spyrec.sim.device import SPREAD_STEPS, DeviceSpec
@@ -47,9 +47,9 @@ def test_what_the_loops_read_again_comes_slower(stride: int, bus_cycles: int) ->
     again = op("load", (8,), (lx(0, 1), hbm("x", 0, 1, loops=(stride,))))
     seen = timed(kernel(ml=(Loop(2, (again,)),)), with_hbm(again_bytes_per_cycle=64))
     held = 8
-    first = bus_cycles + held
-    assert [s[3:] for s in seen.slices] == [(0, first), (first, 2 * first)]
-    assert seen.done[0].bus_busy_cycles == 2 * bus_cycles
+    first = 8 + held
+    assert [s[3:] for s in seen.slices] == [(0, first), (first, first + bus_cycles + held)]
+    assert seen.done[0].bus_busy_cycles == 8 + bus_cycles
 
 
 def test_a_single_trip_reads_nothing_again() -> None:
@@ -70,15 +70,22 @@ def test_what_goes_to_several_cores_goes_both_ways_round() -> None:
     assert spans(kernel(4, ml=(several,)), with_hbm(side_bytes_per_cycle=64)) == [(0, 16)]
 
 
-def test_a_batch_holds_what_waits_on_both_halves() -> None:
-    # 2048 bytes are being read when 1024 are to be written; with reads on one half a batch is the
-    # 1024 of one core, two turns of 10 cycles; with reads on both it is twice as long.
-    longer = replace(SMALL.hbm, batch_bytes=2048)
-    for other, turns in ((0, 20), (2, 10)):
-        bus = Bus(longer, 4)
+def test_the_link_of_a_half_that_waits_alone_turns_too() -> None:
+    # 2048 bytes are being read when 1024 are to be written: a batch, two turns of 10 cycles. With
+    # reads on one half only its link adds 6; the reads of the other half would pass meanwhile.
+    turning = replace(SMALL.hbm, side_turn_cycles=6)
+    for other, turns in ((0, 26), (2, 20)):
+        bus = Bus(turning, 4)
         assert bus.transfer(0, 0, 1024, 1024, False) == 8
         assert bus.transfer(0, other, 1024, 1024, False) == 16
         assert bus.transfer(0, 0, 1024, 1024, True) == 16 + 8 + turns
+
+
+def test_short_writes_are_gathered_to_a_burst() -> None:
+    # 256 bytes are a quarter of a burst and of its two turns of 10 cycles.
+    bus = Bus(SMALL.hbm, 4)
+    assert bus.transfer(0, 0, 1024, 1024, False) == 8
+    assert bus.transfer(0, 2, 256, 256, True) == 8 + 2 + 20 // 4
 
 
 def test_no_batch_is_longer_than_the_controller_makes_it() -> None:
@@ -99,18 +106,71 @@ def test_a_core_has_a_window_of_bytes_on_their_way() -> None:
     assert spans(kernel(ms=(STORE,)), narrow) == [(0, 40)]
 
 
-@pytest.mark.parametrize(("apart", "requests", "waits"), [(1, 0, 0), (2, 12, 40), (9, 24, 80)])
+@pytest.mark.parametrize("unit", ["ml", "ms"])
+def test_the_requests_of_a_half_pass_one_by_one(unit: str) -> None:
+    # 8 runs of 128 bytes, 20 cycles each for the request: 160 for the first core of a half, 320 for
+    # the second; the bus, with 8 of payload and 24 for short runs, is done long before. 8 held.
+    asking = with_hbm(side_request_cycles=20)
+    there, here = hbm("x", 0, 9), lx(0, 1)
+    operands = (here, there) if unit == "ml" else (there, here)
+    step = op("load" if unit == "ml" else "store", (8,), operands)
+    assert spans(kernel(4, **{unit: (step,)}), asking) == [(0, 168), (0, 328), (0, 168), (0, 328)]
+
+
+def test_runs_that_are_near_are_asked_for_together() -> None:
+    load = op("load", (8,), (lx(0, 1), hbm("x", 0, 2)))
+    assert spans(kernel(2, ml=(load,)), with_hbm(side_request_cycles=20)) == [(0, 28), (0, 48)]
+
+
+def test_what_several_cores_take_is_asked_for_once() -> None:
+    several = op("load", (8,), (lx(0, 1), hbm("x", 0, 9)), imm={"cores": 0b1110}, where=0b0010)
+    asking = with_hbm(side_request_cycles=20)
+    assert spans(kernel(4, ml=(several,)), asking) == [(0, 8 + 24 + 8)]
+
+
+def test_after_a_latency_all_bytes_have_come() -> None:
+    # 4096 bytes of 100 cycles each, 1024 at a time: the last have come 100 after 32 of bus, and not
+    # after 400; the next transfer of the core starts then.
+    large = op("load", (32,), (lx(0, 1), hbm("x", 0, 1)))
+    assert spans(kernel(ml=(large,)), with_hbm(window_bytes=1024)) == [(0, 32 + 100)]
+
+
+@pytest.mark.parametrize(
+    ("gap", "requests", "waits"), [(1, 0, 0), (2, 6, 40), (4, 12, 80), (7, 12, 80), (8, 24, 80)]
+)
 def test_cores_that_share_a_load_wait_for_one_another_at_each_short_run(
-    apart: int, requests: int, waits: int
+    gap: int, requests: int, waits: int
 ) -> None:
-    # 8 runs of 128 bytes cost the bus 3 cycles each and hold cores that share the load for 10 each,
-    # half when they begin no more than 1024 bytes apart; one of 1024 is a burst. 8 of payload, 8
-    # held behind the bus.
-    waiting = with_hbm(shared_run_cycles=10)
-    load = op("load", (8,), (lx(0, 1), hbm("x", 0, apart)), where=0b0010)
+    # 8 runs of 128 bytes cost the bus 3 cycles each, half when the next begins in the same burst of
+    # 1024, and hold cores that share the load for 10 each; both half again when two of them begin
+    # in the same granule of 512. One of 1024 is a burst. 8 of payload, 8 held behind the bus.
+    waiting = with_hbm(shared_run_cycles=10, granule_bytes=512)
+    load = op("load", (8,), (lx(0, 1), hbm("x", 0, gap)), where=0b0010)
     assert spans(kernel(4, ml=(load,)), waiting) == [(0, 8 + requests + 8)]
     several = replace(load, imm={"cores": 0b1110})
     assert spans(kernel(4, ml=(several,)), waiting) == [(0, max(8 + requests + 8, waits))]
+
+
+def test_more_cores_than_take_a_run_at_once_take_it_in_turns() -> None:
+    load = op("load", (8,), (lx(0, 1), hbm("x", 0, 8)), imm={"cores": 0b1110}, where=0b0010)
+    for most, turns in ((3, 1), (2, 2), (1, 3)):
+        waiting = with_hbm(shared_run_cycles=10, together_max=most)
+        assert spans(kernel(4, ml=(load,)), waiting) == [(0, turns * 80)]
+
+
+@pytest.mark.parametrize(
+    ("apart", "opened", "waits"), [(0, 1, 0), (1, 4, 800), (2, 2, 800), (4, 1, 0)]
+)
+def test_cores_that_read_parts_of_a_granule_wait_for_each_part(
+    apart: int, opened: int, waits: int
+) -> None:
+    # 8 runs of 128 bytes, each in another burst, cost the bus 3 cycles each: twice that when two
+    # cores read from each granule of 512, four times when four do, and a latency of 100 each before
+    # the next is asked for.
+    load = op("load", (8,), (lx(0, 1), hbm("x", (0, apart), 8)))
+    ends = spans(kernel(2, ml=(load,)), with_hbm(granule_bytes=512))
+    bus = 8 + opened * 24
+    assert ends == [(0, max(bus + 8, waits)), (0, max(2 * bus + 8, waits))]
 
 
 def test_runs_that_come_from_behind_are_as_near() -> None:
@@ -118,26 +178,53 @@ def test_runs_that_come_from_behind_are_as_near() -> None:
     assert spans(kernel(ml=(turned,))) == [(0, 8 + 12 + 8)]
 
 
+# Every second stick of 16, which are not one piece.
+SCATTERED = op("load", (8,), (lx(0, 1), hbm("x", 0, 2)))
+# On each of the four cores 12 cycles a burst of 1024 bytes far apart; short runs cost nothing here.
+FAR = with_hbm(far_cycles=12, request_cycles=0)
+
+
+def read_from(load: Instr, *places: int) -> Instr:
+    source = replace(load.operands[1], base=places if len(places) > 1 else places[0])
+    return replace(load, operands=(load.operands[0], source))
+
+
 @pytest.mark.parametrize(
     ("sticks", "lost"), [(0, 0), (4, 0), (8, 0), (16, 3), (32, 6), (64, 6)]
 )
 def test_cores_that_read_far_apart_open_more_rows(sticks: int, lost: int) -> None:
-    # A burst of 1024 bytes loses 6 cycles when the cores are 4096 bytes apart, nothing at 1024 and
+    # Two of four cores: a burst loses 6 cycles when they are 4096 bytes apart, nothing at 1024 and
     # half of it at 2048.
-    load = op("load", (8,), (lx(0, 1), hbm("x", (0, sticks), 1)))
-    seen = timed(kernel(2, ml=(load,)), with_hbm(far_cycles=6))
+    seen = timed(kernel(2, ml=(read_from(SCATTERED, 0, sticks),)), FAR)
     assert seen.done[0].bus_busy_cycles == 2 * (8 + lost)
     assert [s[3:] for s in seen.slices] == [(0, 8 + lost + 8), (0, 2 * (8 + lost) + 8)]
 
 
-def test_rows_of_one_tensor_are_opened_behind_the_others() -> None:
-    x, y = (op("load", (8,), (lx(0, 1), hbm(symbol, (0, 32), 1))) for symbol in "xy")
-    seen = timed(kernel(2, ml=(x, y)), with_hbm(far_cycles=6))
-    assert seen.done[0].bus_busy_cycles == 2 * 2 * (8 + 6 // 2)
-    # An operand that all cores share opens the same row for all and hides nothing.
-    shared = replace(y, operands=(lx(0, 1), hbm("y", 0, 1)))
-    seen = timed(kernel(2, ml=(x, padded(shared))), with_hbm(far_cycles=6))
-    assert seen.done[0].bus_busy_cycles == 2 * (8 + 6) + 2 * 8
+@pytest.mark.parametrize(("readers", "lost"), [(2, 6), (3, 9), (4, 12)])
+def test_the_fewer_cores_read_the_fewer_rows_they_close(readers: int, lost: int) -> None:
+    load = read_from(SCATTERED, *range(0, 32 * readers, 32))
+    seen = timed(kernel(readers, ml=(load,)), FAR)
+    assert seen.done[0].bus_busy_cycles == readers * (8 + lost)
+
+
+@pytest.mark.parametrize(
+    ("counts", "near", "strides", "loop", "lost"),
+    [
+        ((8,), (1,), (1,), 8, 0),  # 8 sticks and the next 8
+        ((2, 4), (4, 1), (8, 1), 4, 0),  # half of two rows and the other half
+        ((8,), (1,), (1,), 16, 6),  # 8 are left out in between
+        ((8,), (1,), (2,), 16, 6),  # every second stick
+        ((2, 4), (4, 1), (2, 2), 8, 6),  # which reach as far as they are many, some twice
+        ((8,), (1,), (1,), 4, 0),  # the last 4 again with the next 4
+        ((8,), (1,), (1,), 0, 0),  # and all 8 again
+    ],
+)
+def test_a_core_that_reads_one_piece_goes_on_in_the_rows_it_opened(
+    counts: tuple[int, ...], near: tuple[int, ...], strides: tuple[int, ...], loop: int, lost: int
+) -> None:
+    load = op("load", counts, (lx(0, *near), hbm("x", 0, *strides, loops=(loop,))))
+    seen = timed(kernel(2, ml=(Loop(2, (read_from(load, 0, 64),)),)), FAR)
+    assert seen.done[0].bus_busy_cycles == 2 * 2 * (8 + lost)
 
 
 @given(st.integers(0, 1 << 20), st.integers(0, 1 << 20))

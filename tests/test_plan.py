@@ -353,6 +353,14 @@ def test_a_tile_over_the_scratchpad_is_refused() -> None:
     ]
 
 
+def test_what_no_loop_changes_counts_once_in_a_pinned_tile() -> None:
+    m = module(lambda g, x: [g("matmul", x, g.weight(2048, 128))], ("x", (64, 2048), "f32"))
+    tile = {"m": 16, "n": 128, "k": 2048}  # 0.5 MiB of weights, twice more than the 0.81 MiB
+    plan = {"kernels": {"k0_matmul": {"parts": {"m": 1, "n": 1}, "tile": tile}}}
+    assert compiled(m, plan).plan["kernels"]["k0_matmul"]["tile"] == tile
+    assert run_binary(m, plan=plan).worst >= 0.9999
+
+
 def test_tensors_that_cannot_be_as_pinned_are_refused_all_at_once() -> None:
     tensors = compiled(feed_forward()).plan["tensors"]
     [middle] = [name for name, t in tensors.items() if t["space"] == "lx"]
@@ -421,7 +429,8 @@ def test_a_plan_of_the_wrong_form_lists_every_place() -> None:
         })  # fmt: skip
     assert str(error.value).splitlines() == [
         "plan: the plan has no part 'kernel'; known: kernels, tensors",
-        "plan: kernel k0 has no part 'split'; known: parts, core_order, buffers, tile, loops, why",
+        "plan: kernel k0 has no part 'split'; known: parts, core_order, buffers, overlap, tile, "
+        "loops, why",
         "plan: kernel k0, buffers: expected 1 or 2, got 3",
         "plan: kernel k0, parts, m: expected a whole number, 1 or more, got 0",
         "plan: kernel k0, parts, n: expected a whole number, 1 or more, got True",

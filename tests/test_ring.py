@@ -36,6 +36,10 @@ def timed(k: Kernel, device: DeviceSpec = SMALL) -> Recorder:
     return recorder
 
 
+def segments(ring: Ring, core: int, direction: int, hops: int) -> list[int]:
+    return [s for low, high, _ in ring.rows(core, direction, hops) for s in range(low, high)]
+
+
 # Routes and segments. SMALL: four cores and memory make five stops; 128 bytes a cycle and a hop of
 # 2 cycles at the cores' own clock; 5 cycles to start a send.
 
@@ -51,8 +55,10 @@ def test_routes_are_shortest() -> None:
     assert ring.reach(0, 0b0110) == (2, 0)
     assert ring.reach(0, 0b1000) == (0, 2)  # down past the memory stop
     assert ring.reach(2, 0b1011) == (1, 2)
-    assert ring.path(3, UP, 2) == [3, 4]
-    assert ring.path(0, DOWN, 2) == [4, 3]
+    assert segments(ring, 3, UP, 2) == [3, 4]
+    assert segments(ring, 0, DOWN, 2) == [3, 4]
+    assert segments(ring, 3, UP, 3) == [3, 4, 0]  # past the memory stop: two rows
+    assert segments(ring, 1, DOWN, 3) == [0, 3, 4]
 
 
 def test_every_hop_takes_its_time() -> None:
@@ -84,6 +90,44 @@ def test_a_multicast_takes_each_segment_once() -> None:
     # The next is held up by the slower of its two ways: segment 2 is free at 5 + 2 + 8 = 15, so
     # it could enter segment 1 at 13; segment 0 (down) is free at 13 too.
     assert ring.send(0, 1, 1024, 0b1101) == (21, 25)
+
+
+@given(st.data(), st.integers(1, 6), st.integers(0, 3))
+@settings(max_examples=100, deadline=None)
+def test_each_segment_is_taken_by_one_payload_after_the_other(
+    data: st.DataObject, cores: int, hop: int
+) -> None:
+    """Sends in any order, against a ring that keeps the cycle in which each segment is free."""
+    ring = Ring(replace(SMALL.ring, hop_cycles=hop), cores, 1000)
+    stops = cores + 1
+    free, carried = [[0] * stops, [0] * stops], [[0] * stops, [0] * stops]
+    now = 0
+    for _ in range(data.draw(st.integers(1, 12))):
+        now += data.draw(st.integers(0, 9))
+        core, mask = data.draw(st.integers(0, cores - 1)), data.draw(st.integers(0, 2**cores - 1))
+        length = data.draw(st.integers(0, 6))
+        far = [0, 0]
+        for to in range(cores):
+            up = (to - core) % stops if mask >> to & 1 else 0
+            way = DOWN if 2 * up > stops else UP
+            far[way] = max(far[way], up if way == UP else stops - up)
+        earliest = now + SMALL.ring.start_cycles
+        left = arrived = earliest + length
+        for way, hops in enumerate(far):
+            path = [(core + i if way == UP else core - 1 - i) % stops for i in range(hops)]
+            start = max([earliest, *(free[way][s] - i * hop for i, s in enumerate(path))])
+            for i, s in enumerate(path):
+                free[way][s] = start + i * hop + length
+                carried[way][s] += 128 * length
+            if hops:
+                left = max(left, start + length)
+                arrived = max(arrived, start + length + hops * hop)
+        assert ring.send(now, core, 128 * length, mask) == (left, arrived)
+        assert ring.link_bytes == carried
+        late = tuple(tuple(max(0, t - now) for t in lane) for lane in free)
+        assert tuple(tuple(t // 1000 for t in lane) for lane in ring.relative(now))[:2] == late
+        if data.draw(st.booleans()):  # what is kept for shortcuts is all that matters
+            ring.resume(now, ring.relative(now))
 
 
 def test_ring_clock_is_converted_upwards() -> None:

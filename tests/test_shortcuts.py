@@ -21,7 +21,10 @@ from spyrec.sim.isa import Instr, Kernel, Launch, Limit, Loop, Program
 from spyrec.sim.shortcut import SHORTCUTS, Shortcut
 from tests.real_models import MODELS, model_path
 
-OTHER_CLOCK = replace(SMALL, clock_mhz=1100, ring=replace(SMALL.ring, clock_mhz=1300))
+OTHER_CLOCK = replace(
+    SMALL, clock_mhz=1100, ring=replace(SMALL.ring, clock_mhz=1300),
+    hbm=replace(SMALL.hbm, side_request_cycles=15),
+)  # fmt: skip
 
 
 @st.composite
@@ -170,6 +173,14 @@ def test_loops_that_wait_for_the_ring_are_in_step_only_when_it_is() -> None:
     far = tuple(1 << (core + 2) % 4 for core in range(4))
     send = op("send", ((3, 5, 7, 8),), (lx(64, 1), lx(0, 1)), imm={"cores": far})  # type: ignore[arg-type]
     fast, slow = both(program(kernel(4, rs=(Loop(300, (send,)),))), SMALL, ("loops",))
+    assert fast.skipped_cycles > 0.5 * max(s.end_cycle for s in slow.stats if s)
+
+
+def test_loops_that_wait_for_requests_are_in_step_when_those_are() -> None:
+    load = op("load", (8,), (lx(0, 1), hbm("x", 0, 9, loops=(80,))))
+    store = op("store", (8,), (hbm("y", 0, 9, loops=(80,)), lx(64, 1)))
+    steps = kernel(3, ml=(Loop(300, (load,)),), ms=(Loop(300, (store,)),))
+    fast, slow = both(program(steps), OTHER_CLOCK, ("loops",))
     assert fast.skipped_cycles > 0.5 * max(s.end_cycle for s in slow.stats if s)
 
 

@@ -13,6 +13,7 @@ from spyrec.driver import Compiled, compile_module
 from spyrec.ir.core import Module
 from spyrec.passes.attrs import entries
 from spyrec.passes.manager import Target
+from spyrec.sim.check import find_hazards
 from spyrec.sim.device import load_device
 from spyrec.sim.isa import Instr, Kernel
 from spyrec.sim.run import run
@@ -87,7 +88,7 @@ def compiled(m: Module, pins: Pins, buffers: int) -> Compiled:
 
 @dataclass
 class Busy:
-    """An observer: (first cycle, last) of what moves, by launch, core and unit."""
+    """An observer: (first cycle, last) of what is done, by launch, core and unit."""
 
     spans: dict[tuple[int, int, str], list[tuple[int, int]]] = field(default_factory=dict)
 
@@ -98,8 +99,7 @@ class Busy:
         self, launch: int, kernel: Kernel, core: int, unit: str, instr: Instr, start: int,
         end: int, nbytes: int,
     ) -> None:
-        if nbytes:
-            self.spans.setdefault((launch, core, unit), []).append((start, end))
+        self.spans.setdefault((launch, core, unit), []).append((start, end))
 
     def finished(self, stats: LaunchStats) -> None:
         pass
@@ -136,6 +136,30 @@ def test_with_two_slots_they_do_overlap(name: str) -> None:
     assert busy.overlaps() > 0
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_where_only_loads_overlap_the_binary_is_right(name: str) -> None:
+    model, pins = CASES[name]
+    done = compiled(model(), pins | {"overlap": "loads"}, 2)
+    outcome = run_program(model(), done.program)
+    assert outcome.worst >= 0.9999 and outcome.relative <= 0.01
+    assert find_hazards(done.program, TARGET.device) == ()
+
+
+def test_where_only_loads_overlap_all_cores_begin_a_trip_together() -> None:
+    model, pins = _case("rows")
+    done = compiled(model, pins | {"overlap": "loads"}, 2)
+    assert len(done.program.kernels) == 1
+    busy, trips = Busy(), 3  # 67 rows on 7 cores, 4 at a time
+    run(done.program, TARGET.device, timing_only=True, observer=busy)
+    steps = len(busy.spans[0, 0, "sfp"]) // trips
+    begun = [[busy.spans[0, c, "sfp"][steps * t][0] for c in range(6)] for t in range(trips)]
+    stored = [[busy.spans[0, c, "ms"][t][1] for c in range(6)] for t in range(trips)]
+    loaded = [[busy.spans[0, c, "ml"][t][0] for c in range(6)] for t in range(trips)]
+    for t in range(1, trips):
+        assert len({*begun[t]}) == 1 and begun[t][0] >= max(stored[t - 1])
+        assert max(loaded[t]) < min(stored[t - 1])  # the next tile comes meanwhile
+
+
 def rooms(done: Compiled) -> dict[str, int]:
     """Addresses of the tiles of the first kernel."""
     op = next(op for op in done.module.body.ops if op.name == "kernel")
@@ -148,6 +172,9 @@ def test_a_chain_of_whole_tiles_lies_in_one_room() -> None:
     assert sum(a == source for a in tiles.values()) == 3  # x, its exponential, the result
     tiles = rooms(compiled(*_case("rows"), 2))
     assert len(set(tiles.values())) == len(tiles)
+    model, pins = _case("rows")
+    tiles = rooms(compiled(model, pins | {"overlap": "loads"}, 2))
+    assert sum(a == tiles[name] for name in tiles if name[0] == "x" for a in tiles.values()) == 3
 
 
 def test_what_is_read_again_keeps_its_room() -> None:

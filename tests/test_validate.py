@@ -37,6 +37,7 @@ from spyrec.validate import (
     summary,
     validate,
 )
+from spyrec.validate_plans import Product
 from spyrec.validate_rows import COLUMNS, CannotBuild, CardLayout, Row, case_of, read_rows
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -218,6 +219,28 @@ def test_a_sum_cut_over_cores_goes_over_the_ring(rows: dict[str, Row]) -> None:
     assert predict(rows["sum"], DEVICE).reason == ""
 
 
+@pytest.mark.parametrize(
+    ("product", "parts", "tile"),
+    [(Product(2048, 2048, 2048), (2, 4, 4), (128, 512, 512)),  # 512 x 512 stay
+     (Product(2048, 2048, 8192), (1, 8, 4), (32, 256, 2048)),  # 1 MiB, as much as may stay
+     (Product(2048, 4096, 8192), (1, 8, 4), (256, 256, 64)),  # 2 MiB, so piece by piece
+     (Product(2048, 2048, 2048), (4, 8, 1), (256, 256, 64)),
+     (Product(4, 128, 256), (1, 1, 2), (4, 128, 128))],
+)  # fmt: skip
+def test_second_factors_of_a_k_split_stay_where_they_fit(
+    product: Product, parts: tuple[int, int, int], tile: tuple[int, int, int]
+) -> None:
+    cut = dict(zip("mnk", parts, strict=True))
+    assert product.tile(cut) == dict(zip("mnk", tile, strict=True))
+
+
+def test_a_k_split_fetches_what_stays_once() -> None:
+    sizes = {"M": 1024, "N": 1024, "K": 1024, "cores": 32}
+    row = Row("k", "matmul", "", "H", "fp16", sizes, (1, 2, 4, 4), "", "", 1.0)
+    factor = 1024 * 1024 * 2
+    assert moved_bytes(row) == (2 * factor, factor)
+
+
 def test_fp8_factors_stay_fp8_as_inputs_and_when_packed_on_the_card(rows: dict[str, Row]) -> None:
     for row in (rows["fp8"], replace(rows["fp8"], op="fused")):
         program = built(row)[0].program
@@ -233,17 +256,17 @@ def test_row_tiles_are_loop_trips_of_a_core(rows: dict[str, Row]) -> None:
     assert (op.attrs["parts"], op.attrs["tile"], remark) == ((8, 1), (16, 256), "")
 
 
-def test_a_row_tile_of_which_two_do_not_fit_has_one_slot(rows: dict[str, Row]) -> None:
-    compiled, remark = built(replace(rows["big"], sizes={**rows["big"].sizes, "row_tiles": 2}))
+def test_of_row_tiles_only_loads_overlap(rows: dict[str, Row]) -> None:
+    compiled, remark = built(replace(rows["big"], sizes={**rows["big"].sizes, "row_tiles": 4}))
     [op] = kernels(compiled)
-    assert (op.attrs["tile"], op.attrs["buffers"], remark) == ((256, 2048), 1, "")
+    assert (op.attrs["tile"], op.attrs["overlap"], remark) == ((128, 2048), "loads", "")
 
 
 def test_a_row_tile_without_room_is_halved_and_told(rows: dict[str, Row]) -> None:
-    row = replace(rows["big"], sizes={**rows["big"].sizes, "cols": 4096, "row_tiles": 2})
+    row = replace(rows["big"], sizes={**rows["big"].sizes, "row_tiles": 2})
     compiled, remark = built(row)
     [op] = kernels(compiled)
-    assert (op.attrs["tile"], op.attrs["buffers"]) == ((128, 4096), 1)
+    assert (op.attrs["tile"], op.attrs["buffers"]) == ((128, 2048), 2)
     assert remark == "row_tiles 4 for 2: its tile does not fit the scratchpad"
     assert predict(row, DEVICE).remark == remark
 
@@ -252,7 +275,26 @@ def test_one_row_tile_is_streamed_through_two_slots(rows: dict[str, Row]) -> Non
     compiled, remark = built(rows["big"])
     [op] = kernels(compiled)
     rows_of_tile, whole = op.attrs["tile"]
-    assert rows_of_tile < 512 and (whole, op.attrs["buffers"], remark) == (2048, 2, "")
+    assert rows_of_tile < 512 and (whole, op.attrs.get("buffers", 2), remark) == (2048, 2, "")
+
+
+def test_additions_are_walked_a_burst_at_a_time_in_a_chain_too(rows: dict[str, Row]) -> None:
+    # 256 rows of 8 sticks: 8 rows and 4 column blocks of a core are a burst of 32 sticks.
+    for name, count in (("add4", 3), ("two", 2), ("add3", 2)):
+        cut = [(op.attrs["parts"], op.attrs["tile"]) for op in kernels(built(rows[name])[0])]
+        assert cut == count * [((32, 1), (8, 4 * 64))]
+
+
+@pytest.mark.parametrize(("variant", "tile", "overlap"), [
+    ("neg", (32, 64), "all"), ("add", (32, 64), "all"), ("bcast", (64, 512), "all"),
+    ("copy", (64, 512), "loads"),
+])  # fmt: skip
+def test_tiles_follow_how_the_operands_relate(
+    rows: dict[str, Row], variant: str, tile: tuple[int, int], overlap: str
+) -> None:
+    row = replace(rows["add"], variant=variant, sizes={"rows": 1024, "cols": 512, "cores": 8})
+    [op] = kernels(built(row)[0])
+    assert (op.attrs["tile"], op.attrs.get("overlap", "all")) == (tile, overlap)
 
 
 MATRIX = 256 * 512 * 2  # bytes of a 256 x 512 tensor

@@ -13,7 +13,7 @@ from .address import mask_of, num, strides_along
 from .context import KernelContext
 from .regions import Region, card_region, home_region, sticks
 from .slots import Slots
-from .tree import Body, LoopStmt, Stmt, take_turns
+from .tree import Body, LoopStmt, Stmt, restrain
 
 INDEX_LANES = 32
 
@@ -50,8 +50,7 @@ class GatherEmitter:
                 body = Body()
                 self._tile(body, boxes, live)
                 root.items.append(LoopStmt(1, body))
-        if self.nest.buffers == 1:
-            take_turns(root)
+        restrain(root, self.nest.buffers, self.nest.overlap)
         return root
 
     def _tile(self, body: Body, boxes: tuple[Box, ...], live: list[int]) -> None:

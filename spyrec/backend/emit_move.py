@@ -30,7 +30,7 @@ from .context import KernelContext
 from .regions import Hop, Region, box_transfer, card_region, home_region, sticks
 from .shuffle import Copy, Side, copies
 from .slots import Slots
-from .tree import Body, Buffer, LoopStmt, Stmt, take_turns
+from .tree import Body, Buffer, LoopStmt, Stmt, restrain
 
 Ranges = Mapping[int, Box]
 """For each core that takes part the ranges of a piece's iteration dimensions."""
@@ -91,8 +91,7 @@ class MoveEmitter:
             else:
                 self._shuffled(body, boxes)
             root.items.append(LoopStmt(1, body))
-        if self.nest.buffers == 1:
-            take_turns(root)
+        restrain(root, self.nest.buffers, self.nest.overlap)
         return root
 
     def _ranges(self, boxes: tuple[Box, ...]) -> list[tuple[Piece, Ranges]]:

@@ -16,7 +16,7 @@ from .matrix import matrix_step
 from .places import Path, Places
 from .psum import psum_step
 from .transfers import load, store
-from .tree import Body, LoopStmt, take_turns
+from .tree import Body, LoopStmt, restrain
 from .vector import temporary_map, vector_step
 
 
@@ -29,8 +29,8 @@ class NestEmitter:
     def run(self) -> Body:
         root = Body()
         self._block(self.places.op.regions[0], root, ())
-        if self.places.nest.buffers == 1:
-            take_turns(root)
+        nest = self.places.nest
+        restrain(root, nest.buffers, nest.overlap)
         return root
 
     def _block(self, block: Block, body: Body, path: Path) -> None:

@@ -5,7 +5,9 @@ has filled a slot. *Free*: the reader is done with one; it hands out one *free* 
 start. In every trip of the buffer's scope the writer takes *free* before it first touches the
 buffer and gives *full* after the last time; the reader takes *full* and gives *free* likewise.
 When one core loads for a group, each member gives its *free* to a counter of its own on the
-leader: in a common one a fast member's second could pass for a slow member's first.
+leader: in a common one a fast member's second could pass for a slow member's first. Of a buffer
+that all cores touch ``together`` every reader gives *free* to all cores, and a writer takes as many
+as there are cores: none gives its second before all have given their first.
 
 Why this cannot deadlock: a unit's stream keeps the order of the tree, and what a wait needs, on
 whatever core, is signalled by a statement that stands earlier in that order (``check_tree``), so
@@ -91,7 +93,9 @@ class Streams:
         """Every slot of what the unit reads is free; then it waits for the launches before this
         one. The loader waits only where it first needs their results."""
         free = tuple(
-            self._freed(b, unit, b.slots) for b, units in self.readers.items() if unit in units
+            self._freed(b, unit, b.slots)
+            if not b.together else Signal(self.free[b, unit], b.slots * self.cores)
+            for b, units in self.readers.items() if unit in units
         )
         opening = [Instr("sync", signals=free)] if free else []
         return opening if unit == "ml" else [*opening, Instr("sync", waits=(Wait(GO, 0),))]
@@ -100,6 +104,8 @@ class Streams:
         """``slots`` have been read: told to the core that loads, on the counter kept for this
         one."""
         first = self.free[b, unit]
+        if b.together:
+            return Signal(first, slots, (1 << self.cores) - 1)
         if not b.groups:
             return Signal(first, slots)
         leader, place = [0] * self.cores, [0] * self.cores
@@ -145,7 +151,8 @@ class Streams:
                 items[at[0]].groups = b.groups
                 items[at[0]].credits += [self.free[b, u] for u in units]
             else:
-                _before(items, at[0], [Wait(self.free[b, u]) for u in units], mask)
+                n = self.cores if b.together else 1
+                _before(items, at[0], [Wait(self.free[b, u], n) for u in units], mask)
         if unit in units and (at := _touched(items, b, write=False)):
             _after(items, at[-1], [self._freed(b, unit, 1)], mask)
             _before(items, at[0], [Wait(self.full[b, unit])], mask)

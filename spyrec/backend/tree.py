@@ -12,11 +12,13 @@ from spyrec.sim.isa import Instr
 @dataclass(eq=False)
 class Buffer:
     """A tile buffer of ``slots`` rotating slots. ``groups``: masks of cores that share one
-    multicast load, leader the lowest core; empty when each core loads for itself."""
+    multicast load, leader the lowest core; empty when each core loads for itself. ``together``: all
+    cores touch it, and a slot is free when all have read theirs."""
 
     name: str
     slots: int = 1
     groups: tuple[int, ...] = ()
+    together: bool = False
 
 
 @dataclass(eq=False)
@@ -56,16 +58,27 @@ def statements(body: Body) -> Iterator[Stmt]:
             yield item
 
 
-def take_turns(body: Body) -> None:
-    """Make the loads of each trip of the loops in ``body`` wait until the stores of the trip before
-    have read their tiles: as if all were one buffer of one slot."""
-    turn = Buffer("turn")
+def restrain(root: Body, buffers: int, overlap: str) -> None:
+    """Keep the trips of a core as far apart as ``Nest.buffers`` and ``Nest.overlap`` say."""
+    if buffers == 1 or overlap == "loads":
+        _take_turns(root, "ml", buffers)
+    if overlap == "loads":
+        for unit in ("pt", "sfp"):
+            _take_turns(root, unit, 1, together=True)
+
+
+def _take_turns(body: Body, unit: str, slots: int, together: bool = False) -> None:
+    """Make what ``unit`` does in each trip of the loops in ``body`` wait until the stores of the
+    trip ``slots`` before have read their tiles, those of all cores when ``together``: as if all
+    were one buffer of so many slots."""
+    turn = Buffer(f"{unit}_turn", slots, together=together)
     trips = [item.body for item in body.items if isinstance(item, LoopStmt)]
     for trip in trips:
-        take_turns(trip)
+        _take_turns(trip, unit, slots, together)
         stores = [s for s in statements(trip) if s.unit == "ms"]
-        if stores and any(s.unit == "ml" for s in statements(trip)):
-            trip.items.insert(0, Stmt("ml", Instr("sync"), (), (turn,), early=True))
+        if stores and any(s.unit == unit for s in statements(trip)):
+            first = Stmt(unit, Instr("sync"), (), (turn,), early=unit == "ml")
+            trip.items.insert(0, first)
             trip.scoped.append(turn)
             for s in stores:
                 s.reads = (*s.reads, turn)
