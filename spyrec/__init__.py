@@ -14,13 +14,15 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from spyrec.api import Program, Result, compile, load, simulate
     from spyrec.ir.errors import SpyrecError
+    from spyrec.session import Session
     from spyrec.sim.errors import SimError
 
-__all__ = ["Program", "Result", "SimError", "SpyrecError", "compile", "load", "simulate"]
+__all__ = ["Program", "Result", "Session", "SimError", "SpyrecError", "compile", "load", "simulate"]
 
 _HOMES = {
     "Program": "spyrec.api",
     "Result": "spyrec.api",
+    "Session": "spyrec.session",
     "SimError": "spyrec.sim.errors",
     "SpyrecError": "spyrec.ir.errors",
     "compile": "spyrec.api",

@@ -101,9 +101,11 @@ def compile(  # the name users expect, as re.compile has it
     plan: Mapping[str, Any] | None = None,
     hook: Hook | None = None,
     progress: Progress = silent,
+    example_inputs: Sequence[Any] | None = None,
 ) -> Program:
-    """Compile a model: the path of an ``.onnx`` or ``.sir`` file, an ``onnx.ModelProto``, or a
-    module of the tensor stage.
+    """Compile a model: the path of an ``.onnx``, ``.pt2`` or ``.sir`` file, an ``onnx.ModelProto``,
+    a torch ``ExportedProgram``, a ``torch.fx.GraphModule`` (with ``example_inputs``, which tell its
+    shapes), or a module of the tensor stage.
 
     ``bind`` gives dynamic dimensions their size (by name, or ``"INPUT:AXIS"``); ``const`` gives
     inputs a fixed value; ``device`` is a name, a ``.toml`` path or a DeviceSpec; ``numerics`` is
@@ -114,7 +116,7 @@ def compile(  # the name users expect, as re.compile has it
     is), OSError (a file cannot be read).
     """
     target = _target(device, numerics)
-    module = import_model(model, bind or {}, const or {})
+    module = import_model(model, bind or {}, const or {}, example_inputs)
     from spyrec.driver import compile_module
 
     done = compile_module(
@@ -161,27 +163,35 @@ def _target(device: str | DeviceSpec, numerics: Numerics) -> Target:
     return Target(load_device(device) if isinstance(device, str) else device, numerics)
 
 
-def import_model(model: Any, bind: Mapping[str, int], const: Mapping[str, Any]) -> Module:
+def import_model(
+    model: Any, bind: Mapping[str, int], const: Mapping[str, Any],
+    example_inputs: Sequence[Any] | None = None,
+) -> Module:
     """The tensor-stage module of whatever ``compile`` takes as a model."""
+    from spyrec.frontend import import_onnx, import_torch, is_torch
+
     if isinstance(model, str | Path):
         suffix = Path(model).suffix.lower()
         if not Path(model).is_file():
             raise SpyrecError(f"model file {model} does not exist")
         if suffix == ".sir":
             return _read_sir(Path(model), bind, const)
+        if suffix == ".pt2":
+            return import_torch(model, bind, const)
         if suffix != ".onnx":
             raise SpyrecError(
-                f"model {model}: its name must end in .onnx or .sir, which tells the kind of file"
+                f"model {model}: its name must end in .onnx, .pt2 or .sir, which tells the kind of "
+                "file"
             )
     elif isinstance(model, Module):
         return model
+    elif is_torch(model):
+        return import_torch(model, bind, const, example_inputs)
     elif type(model).__name__ != "ModelProto":
         raise SpyrecError(
-            f"a model of type {type(model).__name__} cannot be compiled; expected a path or an "
-            "onnx.ModelProto"
+            f"a model of type {type(model).__name__} cannot be compiled; expected a path, an "
+            "onnx.ModelProto, a torch ExportedProgram or a torch.fx.GraphModule"
         )
-    from spyrec.frontend import import_onnx
-
     return import_onnx(model, bind, const)
 
 
@@ -220,8 +230,9 @@ def simulate(
     """Run a program on the simulated device.
 
     ``inputs``: arrays by model input name, in the model's own element types and shapes; random ones
-    from ``seed`` when None. ``timing_only`` counts cycles without computing numbers. ``device``
-    replaces the machine the program was compiled for. ``trace``: where to write a Chrome trace.
+    from ``seed`` when None. State that is not among them is as in a first run (see Session).
+    ``timing_only`` counts cycles without computing numbers. ``device`` replaces the machine the
+    program was compiled for. ``trace``: where to write a Chrome trace.
     ``check`` looks for hazards first and, unless only time is asked for, runs the program a second
     time to see whether undefined lanes reach an output (docs/checking.md).
     On a busy machine start Python with OPENBLAS_NUM_THREADS=1: the matrices are small.
@@ -233,9 +244,10 @@ def simulate(
     given: Mapping[str, Array] = {}
     if inputs is not None:
         given = {name: np.asarray(array) for name, array in inputs.items()}
+        given = runtime.first_state(program.code) | given
         runtime.check(program.inputs, given)
     elif not timing_only:
-        given = runtime.random_inputs(program.inputs, seed)
+        given = runtime.random_inputs(program.inputs, seed) | runtime.first_state(program.code)
     fed = [] if timing_only else [(port, given[port.name]) for port in program.inputs]
     packed = {port.buffer.name: runtime.pack(port, array) for port, array in fed}
     checked = hazards.examine(program.code, machine) if check else None

@@ -86,7 +86,15 @@ def _numeric(value: object) -> bool:
 
 
 @click.command("compile")
-@click.argument("model", type=click.Path(dir_okay=False))
+@click.argument("model", type=click.Path(dir_okay=False), required=False)
+@click.option("--from-config", metavar="NAME|FILE.json",
+              help="In place of MODEL: a language model by its configuration, without weights.")
+@click.option("--prompt", type=click.IntRange(min=1), metavar="TOKENS",
+              help="With --from-config: read that many tokens.")
+@click.option("--decode", type=click.IntRange(min=1), metavar="TOKENS",
+              help="With --from-config: make the next token after that many.")
+@click.option("--layers", type=click.IntRange(min=1),
+              help="With --from-config: fewer layers than the model has.")
 @click.option("-o", "--output", type=NEW_FILE,
               help="File to write. Default: MODEL's name with .spx, here; stdout for text.")
 @click.option("--bind", multiple=True, metavar="DIM=INT",
@@ -107,7 +115,11 @@ def _numeric(value: object) -> bool:
 @click.option("--numerics", type=click.Choice(["dl16", "ieee16", "fp32"]), default="dl16",
               show_default=True, help="Format tensors live in on the device.")
 def compile_command(
-    model: str,
+    model: str | None,
+    from_config: str | None,
+    prompt: int | None,
+    decode: int | None,
+    layers: int | None,
     output: str | None,
     bind: Sequence[str],
     const: Sequence[str],
@@ -121,7 +133,7 @@ def compile_command(
     verify_each: bool,
     numerics: Any,
 ) -> None:
-    """Compile MODEL (.onnx, or IR text in .sir) into a program for the simulated device."""
+    """Compile MODEL (.onnx, .pt2, or IR text in .sir) into a program for the simulated device."""
     bindings, constants = parse_bind(bind), parse_const(const)
     if no_weights and emit == "spx":
         raise click.UsageError("--no-weights is for --emit ir and --emit asm; a program needs them")
@@ -133,14 +145,15 @@ def compile_command(
         "passes": passes, "plan": api.read_plan(plan) if plan is not None else None,
         "hook": _hook(print_after, verify_each),
     }
+    source, stem = _source(model, from_config, prompt, decode, layers)
     if emit == "ir" and emit_plan is None:  # any pipeline will do, also one that stops early
         with progress_bar() as progress:
-            module = api.lower(model, **options, progress=progress)
+            module = api.lower(source, **options, progress=progress)
         _warn(api.oddities(module))
         _write(_ir(module, no_weights), output)
         return
     with progress_bar() as progress:
-        program = api.compile(model, **options, progress=progress)
+        program = api.compile(source, **options, progress=progress)
     _warn(program.warnings)
     if emit == "ir":
         assert program.module is not None
@@ -150,13 +163,33 @@ def compile_command(
 
         _write(disassemble(program.code, data=not no_weights), output)
     else:
-        target = output or f"{Path(model).stem}.spx"
+        target = output or f"{stem}.spx"
         program.save(target)
         n_kernels, n_launches = len(program.code.kernels), len(program.code.launches)
         click.echo(f"{target}: {n_kernels} kernels, {n_launches} launches")
     if emit_plan is not None:
         files.write_text(emit_plan, json.dumps(program.plan, indent=1) + "\n")
         click.echo(f"plan: {emit_plan}", err=emit != "spx" and output is None)
+
+
+def _source(
+    model: str | None, config: str | None, prompt: int | None, decode: int | None,
+    layers: int | None,
+) -> tuple[Any, str]:
+    """What to compile, and what to call it."""
+    if (model is None) == (config is None):
+        raise click.UsageError("expected either MODEL or --from-config")
+    if config is None:
+        assert model is not None
+        if (prompt, decode, layers) != (None, None, None):
+            raise click.UsageError("--prompt, --decode and --layers are for --from-config")
+        return model, Path(model).stem
+    if (prompt is None) == (decode is None):
+        raise click.UsageError("--from-config needs either --prompt or --decode")
+    from spyrec.frontend.torch_config import exported_model, read_card
+
+    exported = exported_model(read_card(config), prompt=prompt, decode=decode, layers=layers)
+    return exported, Path(config).name.removesuffix(".json")
 
 
 def _warn(warnings: Sequence[str]) -> None:

@@ -40,8 +40,12 @@ def passes_command() -> None:
 
 @click.command("ops")
 @click.option("--onnx", is_flag=True, help="List the ONNX operators that can be imported instead.")
-def ops_command(onnx: bool) -> None:
+@click.option("--torch", is_flag=True, help="List the PyTorch operators that can be imported.")
+def ops_command(onnx: bool, torch: bool) -> None:
     """List the ops of the IR, by family: operands; attributes -> results, and what each does."""
-    from spyrec.reference import onnx_reference, op_reference
+    from spyrec.reference import onnx_reference, op_reference, torch_reference
 
-    click.echo(onnx_reference() if onnx else op_reference(), nl=False)
+    if torch:
+        click.echo(torch_reference(), nl=False)
+    else:
+        click.echo(onnx_reference() if onnx else op_reference(), nl=False)

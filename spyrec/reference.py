@@ -83,3 +83,18 @@ def onnx_reference() -> str:
             since[schema.name] = min(version, since.get(schema.name, version))
     rows = [f"| `{name}` | {since.get(name, '-')} |\n" for name in sorted([*CONVERTERS, "If"])]
     return ONNX_HEAD.format(first=OPSETS[0], last=OPSETS[-1]) + "".join(rows)
+
+
+def torch_reference() -> str:
+    """The table of the PyTorch operators that can be imported, by family, and of those that are
+    refused, by reason."""
+    from spyrec.frontend.torch_ops import FAMILIES, REFUSED
+
+    rows = {family: list(table) for family, table in FAMILIES.items()}
+    for name, reason in REFUSED.items():
+        rows.setdefault(f"refused: {reason}", []).append(name.removeprefix("aten."))
+    lines = [
+        f"| {family} | {', '.join(f'`{name}`' for name in sorted(names))} |\n"
+        for family, names in rows.items()
+    ]
+    return "| family | operators |\n|---|---|\n" + "".join(lines)

@@ -58,10 +58,33 @@ def ports(program: Program, kind: str) -> tuple[Port, ...]:
 
     ObjectError when a buffer lacks what the host must know of it.
     """
-    return tuple(_port(b) for b in program.buffers if b.kind == kind)
+    return tuple(port_of(b) for b in program.buffers if b.kind == kind)
 
 
-def _port(buffer: Buffer) -> Port:
+def state_of(program: Program) -> dict[str, str]:
+    """Input -> the output that is its value in the next run, of inputs that are state."""
+    return {
+        b.meta["name"]: b.meta["state"]
+        for b in program.buffers if b.kind == "input" and {"name", "state"} <= b.meta.keys()
+    }
+
+
+def first_state(program: Program) -> dict[str, Array]:
+    """What the state of a program is before its first run."""
+    data = {b.name: b.data for b in program.buffers if b.kind == "const"}
+    found = {}
+    for port in ports(program, "input"):
+        if "state" in port.buffer.meta:
+            first = data.get(port.buffer.meta.get("first", ""))
+            found[port.name] = (
+                np.zeros(port.shape, port.dtype.np_dtype) if first is None
+                else unpack(port, bytes(first))
+            )
+    return found
+
+
+def port_of(buffer: Buffer) -> Port:
+    """A buffer as the model sees it. ObjectError when it lacks what the host must know of it."""
     needed = ("name", "dtype", "shape", "device_dtype", "layout")
     missing = [key for key in needed if key not in buffer.meta]
     if missing:

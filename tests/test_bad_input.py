@@ -84,7 +84,8 @@ def test_not_a_model(desk: Path, stderr: Run) -> None:
         "spyrec: empty.onnx is not an ONNX model: it holds no graph."
     ]
     assert stderr("compile", "dense.spx") == [
-        "spyrec: model dense.spx: its name must end in .onnx or .sir, which tells the kind of file"
+        "spyrec: model dense.spx: its name must end in .onnx, .pt2 or .sir, which tells the kind "
+        "of file"
     ]
     shutil.copy("dense.spx", "program.onnx")
     assert stderr("compile", "program.onnx") == [

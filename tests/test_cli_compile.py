@@ -180,7 +180,7 @@ def test_a_machine_of_ones_own_is_compiled_for(desk: Path) -> None:
     ("args", "sentence"),
     [
         (["absent.onnx"], "absent.onnx"),
-        (["dense.txt"], "its name must end in .onnx or .sir"),
+        (["dense.txt"], "its name must end in .onnx, .pt2 or .sir"),
         (["dense.onnx", "--plan", "absent.json"], "absent.json: No such file or directory"),
         (["dense.onnx", "--plan", "dense.onnx"], "plan dense.onnx is not valid JSON"),
         (["dense.onnx", "--device", "abacus"], "no device is called 'abacus'"),

@@ -17,6 +17,7 @@ from spyrec.runtime import stored_bytes
 from spyrec.sim.isa import Buffer, Kernel, Launch, Program
 
 from .kernels import Home, Surroundings, build_kernel
+from .state import with_state
 
 Table = Mapping[str, tuple[int, int]]
 """Value name -> byte address in card memory, bytes."""
@@ -66,6 +67,8 @@ def emit_program(module: Module, target: Target) -> Program:
                 buffers.append(Buffer(v.name, "temp", size, address))
     for name, v in zip(module.output_names, module.body.results, strict=True):
         buffers.append(_port(v, name, "output", table, hosts, formats, label=buffer_of[v]))
+    kept: Any = module.attrs.get("state", ())
+    buffers = [*with_state(buffers, kept)]
     meta = {"model": module.name, "numerics": target.numerics}
     return Program(tuple(kernels), tuple(buffers), tuple(launches), target.device.text, meta)
 

@@ -1,73 +1,25 @@
-"""Gives every dimension of the model's inputs a number: what the model states, else what ``--bind``
-says."""
+"""What an ONNX model says of its inputs: element types, sizes, and dimensions left open."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from spyrec.ir.errors import ImportError_
-from spyrec.ir.rounding import round_to
-from spyrec.ir.types import DType, TensorType
+from spyrec.ir.types import TensorType
 
-from .onnx_load import ELEMENT_TYPES, MAX_DIM, MAX_RANK, type_name
-
-ConstValue = bool | int | float | Sequence[Any] | np.ndarray
-
-
-@dataclass(frozen=True)
-class FreeDim:
-    """A dimension the model leaves open. ``key`` is what ``--bind`` calls it: its name, or
-    INPUT:AXIS."""
-
-    input: str
-    axis: int
-    name: str  # "" when it has none that means anything
-    rank: int
-
-    @property
-    def place(self) -> str:
-        return f"{self.input}:{self.axis}"
-
-    @property
-    def key(self) -> str:
-        return self.name or self.place
-
-    @property
-    def example(self) -> int:
-        """A plausible size for the error message."""
-        if self.axis == 0 or "batch" in self.name.lower():
-            return 1
-        return 640 if self.rank == 4 and self.axis >= 2 else 128
-
-
-@dataclass(frozen=True)
-class _Input:
-    name: str
-    dtype: DType
-    dims: tuple[int | FreeDim, ...]
+from .bind import MAX_DIM, MAX_RANK, FreeDim, Given, bind_dims
+from .onnx_load import ELEMENT_TYPES, type_name
 
 
 def bind_inputs(inputs: Sequence[Any], bind: Mapping[str, int]) -> dict[str, TensorType]:
     """Input name -> static type. ``inputs`` are ValueInfoProtos that are no initializers.
 
-    ``bind`` keys: a dimension's name, or ``INPUT:AXIS``. ImportError_ lists at once every dimension
-    left open (with the flag to write), every unknown key, and every value out of range or at odds
-    with another.
+    ImportError_ lists at once what ``bind_dims`` finds, and every input that cannot be imported.
     """
     problems: list[str] = []
     read = [found for proto in inputs if (found := _read(proto, problems)) is not None]
-    free = [d for i in read for d in i.dims if isinstance(d, FreeDim)]
-    sizes = _sizes(read, free, bind, problems)
-    open_: dict[str, FreeDim] = {}
-    for d in free:
-        if d not in sizes:
-            open_.setdefault(d.key, d)
-    problems += [_open_sentence(d) for d in open_.values()]
+    sizes = bind_dims(read, bind, problems)
     if problems:
         raise ImportError_(list(dict.fromkeys(problems)))
     return {
@@ -76,15 +28,7 @@ def bind_inputs(inputs: Sequence[Any], bind: Mapping[str, int]) -> dict[str, Ten
     }
 
 
-def _open_sentence(d: FreeDim) -> str:
-    called = f" ('{d.name}')" if d.name else ""
-    return (
-        f"Input '{d.input}' leaves the size of axis {d.axis}{called} open; "
-        f"add --bind {d.key}={d.example}, or the size you need."
-    )
-
-
-def _read(proto: Any, problems: list[str]) -> _Input | None:
+def _read(proto: Any, problems: list[str]) -> Given | None:
     kind = proto.type.WhichOneof("value")
     if kind != "tensor_type":
         what = (kind or "unknown").removesuffix("_type")
@@ -118,106 +62,10 @@ def _read(proto: Any, problems: list[str]) -> _Input | None:
         else FreeDim(proto.name, axis, _meaningful(d.dim_param), len(dims))
         for axis, d in enumerate(dims)
     )
-    return _Input(proto.name, ELEMENT_TYPES[tensor.elem_type], found)
+    return Given(proto.name, ELEMENT_TYPES[tensor.elem_type], found)
 
 
 def _meaningful(param: str) -> str:
     """The name, or "" for what exporters write when they know none: ?, -1, unk__12."""
     nameless = not param or param == "?" or param.startswith("unk__") or param.lstrip("-").isdigit()
     return "" if nameless else param
-
-
-def _sizes(
-    read: Sequence[_Input], free: Sequence[FreeDim], bind: Mapping[str, int], problems: list[str]
-) -> dict[FreeDim, int]:
-    places = {f"{i.name}:{axis}": d for i in read for axis, d in enumerate(i.dims)}
-    chosen: dict[str, tuple[str, int]] = {}  # canonical key -> (the key as written, value)
-    for key, value in bind.items():
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | np.integer)
-            or not 0 <= value <= MAX_DIM
-        ):
-            problems.append(f"--bind {key}={value}: expected a whole number from 0 to {MAX_DIM}.")
-            continue
-        dim = places.get(key)
-        if isinstance(dim, int):
-            if dim != value:
-                problems.append(f"--bind {key}={value}: the model fixes this dimension at {dim}.")
-            continue
-        canonical = dim.key if dim else key
-        if canonical not in {d.key for d in free}:
-            problems.append(
-                f"--bind {key}={value}: no input has a dimension called '{key}'; {_known(free)}."
-            )
-            continue
-        before = chosen.setdefault(canonical, (key, int(value)))
-        if before[1] != value:
-            problems.append(
-                f"--bind {key}={value} contradicts --bind {before[0]}={before[1]}: both are one "
-                "dimension."
-            )
-    return {d: chosen[d.key][1] for d in free if d.key in chosen}
-
-
-def _known(free: Sequence[FreeDim]) -> str:
-    keys = list(dict.fromkeys(d.key for d in free))
-    return (
-        f"those left open are {', '.join(keys)}"
-        if keys
-        else "all dimensions of this model are fixed"
-    )
-
-
-def const_inputs(
-    types: Mapping[str, TensorType], const: Mapping[str, ConstValue]
-) -> dict[str, np.ndarray]:
-    """Input name -> array of the input's type and shape, for the inputs that are given a constant
-    value.
-
-    A value is a number or an array that broadcasts to the shape. ImportError_ lists every unknown
-    input and every value that does not fit.
-    """
-    problems: list[str] = []
-    arrays: dict[str, np.ndarray] = {}
-    for name, value in const.items():
-        if name not in types:
-            problems.append(
-                f"--const {name}: no input has this name; the inputs are "
-                f"{', '.join(types) or 'none'}."
-            )
-            continue
-        try:
-            arrays[name] = _as_type(value, types[name])
-        except (ValueError, TypeError, OverflowError):
-            shape = list(types[name].static_shape)
-            problems.append(
-                f"--const {name}: {_brief(value)} does not fit the input's type "
-                f"{types[name].dtype} and shape {shape}."
-            )
-    if problems:
-        raise ImportError_(problems)
-    return arrays
-
-
-def _as_type(value: ConstValue, type_: TensorType) -> np.ndarray:
-    given = np.asarray(value)
-    if given.dtype.kind not in "biuf":
-        raise TypeError("not numeric")
-    cast = given != 0 if type_.dtype.kind == "bool" else round_to(given, type_.dtype)
-    if type_.dtype.kind != "float" and not np.array_equal(cast.astype(given.dtype), given):
-        raise ValueError("not representable")
-    shape = type_.static_shape
-    return np.broadcast_to(cast, shape) if math.prod(shape) else np.zeros(shape, cast.dtype)
-
-
-def _brief(value: ConstValue) -> str:
-    try:
-        given = np.asarray(value)
-    except ValueError:
-        return "a list whose parts differ in length or nest too deeply"
-    return (
-        repr(given.item())
-        if given.ndim == 0
-        else f"an array of {given.dtype} with shape {list(given.shape)}"
-    )

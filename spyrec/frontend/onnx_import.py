@@ -17,10 +17,12 @@ from spyrec.ir.core import Block, Builder, Loc, Module, Value
 from spyrec.ir.errors import ImportError_, SpyrecError
 from spyrec.ir.types import DType
 
-from .onnx_bind import ConstValue, bind_inputs, const_inputs
+from .bind import ConstValue, const_inputs
+from .emit import Emitter, Handle, Known, Results, Unsupported, clean
+from .onnx_bind import bind_inputs
 from .onnx_check import check_graph
 from .onnx_load import LoadedModel, load_model, load_tensors
-from .onnx_node import Emitter, Handle, Known, Node, Results, Table, Unsupported, clean
+from .onnx_node import Node, Table
 from .onnx_ops_attention import ATTENTION
 from .onnx_ops_contract import CONTRACT
 from .onnx_ops_elementwise import ELEMENTWISE
@@ -183,16 +185,9 @@ def _node(walk: _Walk, proto: Any, operands: list[Handle | None], label: str) ->
     attrs = {a.name: _attribute(a) for a in proto.attribute}
     hint = clean(next((o for o in proto.output if o), label))
     return Node(
-        proto.op_type,
-        tuple(operands),
-        attrs,
-        walk.model.opset,
-        Loc((label,)),
-        hint,
-        len(proto.output),
-        walk.model.folder,
-        walk.emitter,
-    )
+        Loc((label,)), hint, walk.emitter, proto.op_type, tuple(operands), attrs,
+        walk.model.opset, len(proto.output), walk.model.folder,
+    )  # fmt: skip
 
 
 def _attribute(attribute: Any) -> Any:

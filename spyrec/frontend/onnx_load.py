@@ -16,10 +16,11 @@ from google.protobuf.message import DecodeError, EncodeError  # type: ignore[imp
 from spyrec.ir.errors import ImportError_
 from spyrec.ir.types import DTYPES, DType
 
+from .bind import MAX_DIM, MAX_RANK
+from .stored import decode, stored_as
+
 MAX_FILE_BYTES = 4 << 30
 OPSETS = range(7, 29)  # 7 is where numpy broadcasting became the rule; 28 the newest we know
-MAX_RANK = 32
-MAX_DIM = 2**31 - 1
 
 # TensorProto.DataType -> our element format. What is missing (strings, complex, ...) cannot be
 # imported.
@@ -31,17 +32,11 @@ ELEMENT_TYPES: dict[int, DType] = {
     }.items()
 }  # fmt: skip
 
-# How the bits of each format lie in a file, where that differs from the host array's own type.
-_STORED = {"bf16": "<u2", "f8e4m3": "u1", "i4": "u1", "bool": "u1"}
-
 # The repeated field that holds a tensor's elements when raw_data does not.
 _FIELDS = {
     "f32": "float_data", "f64": "double_data", "i64": "int64_data",
     "u32": "uint64_data", "u64": "uint64_data",
 }  # fmt: skip
-
-Array = np.ndarray[Any, np.dtype[Any]]
-
 
 @dataclass(frozen=True)
 class LoadedModel:
@@ -154,7 +149,7 @@ def load_tensor(
         )
     count = math.prod(shape)
     entries = (count + 1) // 2 if dtype.name == "i4" else count
-    stored = np.dtype(_STORED.get(dtype.name, dtype.np_dtype.newbyteorder("<")))
+    stored = stored_as(dtype)
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         flat = _external(tensor, folder, label, stored, entries)
     elif tensor.HasField("raw_data"):
@@ -164,7 +159,7 @@ def load_tensor(
         field = getattr(tensor, _FIELDS.get(dtype.name, "int32_data"))
         _expect_size(label, shape, dtype, entries, len(field), "entries")
         flat = _from_field(np.asarray(field), stored)
-    return _decode(flat, dtype, count).reshape(shape), dtype
+    return decode(flat, dtype, count).reshape(shape), dtype
 
 
 def type_name(number: int) -> str:
@@ -187,36 +182,6 @@ def _from_field(values: np.ndarray, stored: np.dtype[Any]) -> np.ndarray:
     if stored.kind == "f" and stored.itemsize == 2:  # half floats are kept as their bits
         return values.astype("<u2").view(stored)
     return values.astype(stored)
-
-
-def _decode(flat: Array, dtype: DType, count: int) -> Array:
-    match dtype.name:
-        case "bf16":
-            return (flat.astype(np.uint32) << 16).view(np.float32)
-        case "f8e4m3":
-            return np.asarray(np.take(_F8E4M3, flat))
-        case "i4":
-            nibbles = np.stack([flat & 15, flat >> 4], axis=1).reshape(-1)[:count].astype(np.int8)
-            return np.where(nibbles > 7, nibbles - 16, nibbles).astype(np.int8)
-        case "bool":
-            return np.asarray(flat != 0)
-        case _:
-            return flat.astype(dtype.np_dtype, copy=False)
-
-
-def _f8e4m3_table() -> Array:
-    """All 256 values: sign, four exponent bits (bias 7), three of mantissa; no infinity, 0x7F and
-    0xFF are NaN."""
-    code = np.arange(256)
-    exponent, mantissa = code >> 3 & 15, code & 7
-    size = np.where(
-        exponent == 0, mantissa / 8 * 2.0**-6, (1 + mantissa / 8) * 2.0 ** (exponent - 7.0)
-    )
-    size[(code & 127) == 127] = np.nan
-    return np.where(code < 128, size, -size).astype(np.float32)
-
-
-_F8E4M3 = _f8e4m3_table()
 
 
 def _external(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .onnx_node import BOOL, Handle, Node, Results, Table, Unsupported, shape_of
+from .emit import BOOL, Handle, Results, Unsupported, shape_of
+from .onnx_node import Node, Table
 
 
 def _attention(n: Node) -> Results:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from spyrec.ir.types import DTYPES
 
-from .onnx_node import Handle, Node, Table, Unsupported, shape_of
+from .emit import Handle, Unsupported, shape_of
+from .onnx_node import Node, Table
 from .onnx_pads import window_pads
 
 I32 = DTYPES["i32"]

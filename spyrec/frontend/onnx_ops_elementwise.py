@@ -8,8 +8,9 @@ import numpy as np
 
 from spyrec.ir.types import DType
 
+from .emit import BOOL, Handle, Known, Unsupported, shape_of
 from .onnx_load import ELEMENT_TYPES, type_name
-from .onnx_node import BOOL, Converter, Handle, Known, Node, Table, Unsupported, shape_of
+from .onnx_node import Converter, Node, Table
 
 # ONNX name -> op of one operand without attributes.
 _UNARY = {

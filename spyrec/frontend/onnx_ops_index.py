@@ -7,18 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .onnx_node import (
-    F32,
-    FOLD_GROWTH_BYTES,
-    I64,
-    Handle,
-    Known,
-    Node,
-    Results,
-    Table,
-    Unsupported,
-    shape_of,
-)
+from .emit import F32, FOLD_GROWTH_BYTES, I64, Handle, Known, Results, Unsupported, shape_of
+from .onnx_node import Node, Table
 from .onnx_ops_elementwise import element_type
 
 MAX_FILL_BYTES = 4 << 30  # of a tensor that is one repeated value

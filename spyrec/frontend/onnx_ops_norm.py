@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .onnx_node import Converter, Handle, Node, Table, Unsupported, axes_of, elements, shape_of
+from .emit import Handle, Unsupported, axes_of, elements, shape_of
+from .onnx_node import Converter, Node, Table
 
 
 def _softmax(op: str) -> Converter:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from spyrec.ir.types import DTYPES, DType
 
-from .onnx_node import F32, Handle, Node, Results, Table, Unsupported, elements, shape_of
+from .emit import F32, Handle, Results, Unsupported, elements, shape_of
+from .onnx_node import Node, Table
 from .onnx_ops_contract import conv, matmul
 from .onnx_ops_elementwise import element_type
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .onnx_node import I64, Converter, Handle, Node, Table, Unsupported, axes_of, axis_of, shape_of
+from .emit import I64, Handle, Unsupported, axes_of, axis_of, shape_of
+from .onnx_node import Converter, Node, Table
 
 _REDUCE = {
     "ReduceSum": "reduce_sum", "ReduceMean": "reduce_mean", "ReduceMax": "reduce_max",

@@ -4,19 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .onnx_node import (
-    I64,
-    Handle,
-    Known,
-    Node,
-    Results,
-    Table,
-    Unsupported,
-    axes_of,
-    axis_of,
-    elements,
-    shape_of,
-)
+from .emit import I64, Handle, Known, Results, Unsupported, axes_of, axis_of, elements, shape_of
+from .onnx_node import Node, Table
 
 _FAR = 2**62  # beyond any dimension: what exporters write for "to the end"
 

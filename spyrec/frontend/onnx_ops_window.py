@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .onnx_node import Handle, Node, Table, Unsupported, axes_of, shape_of
+from .emit import Handle, Unsupported, axes_of, shape_of
+from .onnx_node import Node, Table
 from .onnx_pads import window_pads
 
 MAX_SCALE = 1 << 16

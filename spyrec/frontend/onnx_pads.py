@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .onnx_node import Node, Unsupported
+from .emit import Unsupported
+from .onnx_node import Node
 
 
 def window_pads(

@@ -1,0 +1,143 @@
+"""Language models from their configuration alone: built without weights on torch's meta device and
+exported, for what a full-size model would cost. Needs torch and transformers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from spyrec.ir.errors import SpyrecError
+
+MAX_CARD_BYTES = 1 << 20
+MAX_TOKENS = 1 << 20
+INSTALL = (
+    "models from a configuration need torch and transformers; pip install 'spyrec[transformers]'"
+)
+
+
+def known_cards() -> tuple[str, ...]:
+    """The names of the configurations that spyrec brings along."""
+    folder = resources.files("spyrec") / "cards"
+    return tuple(sorted(f.name.removesuffix(".json") for f in folder.iterdir()
+                        if f.name.endswith(".json")))  # fmt: skip
+
+
+def read_card(source: str | Path) -> dict[str, Any]:
+    """A configuration by its name among ``known_cards``, or from a JSON file as model hubs hold
+    them. SpyrecError when there is none or it does not say its model_type."""
+    name = str(source)
+    if name in known_cards():
+        text = (resources.files("spyrec") / "cards" / f"{name}.json").read_text("utf-8")
+    else:
+        path = Path(source)
+        if not path.is_file() or path.stat().st_size > MAX_CARD_BYTES:
+            raise SpyrecError(
+                f"{source} is neither a configuration file nor one of {', '.join(known_cards())}"
+            )
+        text = path.read_text("utf-8", errors="replace")
+    try:
+        card = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SpyrecError(f"{source} is not valid JSON: {error}") from None
+    if not isinstance(card, dict) or not isinstance(card.get("model_type"), str):
+        raise SpyrecError(f"{source} does not say its model_type, so it is no configuration")
+    return card
+
+
+def exported_model(
+    card: Mapping[str, Any], *, prompt: int | None = None, decode: int | None = None,
+    layers: int | None = None,
+) -> Any:
+    """The ExportedProgram of a model without weights, 16 bits.
+
+    ``prompt``: reads that many tokens and gives the last one's logits. ``decode``: makes the next
+    token after that many, whose keys and values are state. ``layers`` in place of the
+    configuration's own number. SpyrecError when torch or transformers are not there, or do not
+    know the model.
+    """
+    try:
+        import torch
+        import transformers
+    except ImportError:
+        raise SpyrecError(INSTALL) from None
+    if (prompt is None) == (decode is None):
+        raise SpyrecError("a configuration is compiled either for a prompt or to decode; say which")
+    tokens = prompt if decode is None else decode
+    assert tokens is not None
+    if not 1 <= tokens <= MAX_TOKENS:
+        raise SpyrecError(f"{tokens} tokens: expected 1 to {MAX_TOKENS}")
+    given = {**card, **({} if layers is None else {"num_hidden_layers": layers})}
+    kind = given.pop("model_type")
+    transformers.logging.set_verbosity_error()
+    try:
+        config = transformers.AutoConfig.for_model(kind, **given)
+    except (ValueError, TypeError, KeyError) as error:
+        raise SpyrecError(f"transformers cannot make a {kind} configuration: {error}") from None
+    config._attn_implementation = "sdpa"
+    config.use_cache = decode is not None
+    model = _on_meta(config)
+    if decode is None:
+        return _exported(model, {"input_ids": _ids(1, tokens)}, _last_only(model))
+    return _exported(_with_cache(model, tokens + 1), {
+        "input_ids": _ids(1, 1), "cache_position": torch.zeros(1, dtype=torch.long, device="meta"),
+    }, {})  # fmt: skip
+
+
+def _on_meta(config: Any) -> Any:
+    import torch
+    from transformers import AutoModel, AutoModelForCausalLM
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    generates = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and not _encodes(config)
+    made = AutoModelForCausalLM if generates else AutoModel
+    with torch.device("meta"):
+        return made.from_config(config).eval().half()
+
+
+def _encodes(config: Any) -> bool:
+    """Whether it is an encoder, which may also exist as a decoder."""
+    return hasattr(config, "is_decoder") and not config.is_decoder and hasattr(
+        config, "type_vocab_size"
+    )
+
+
+def _last_only(model: Any) -> dict[str, Any]:
+    """Ask only for the last token's logits, where the model can be asked."""
+    import inspect
+
+    accepts = "logits_to_keep" in inspect.signature(model.forward).parameters
+    return {"logits_to_keep": 1} if accepts else {}
+
+
+def _ids(batch: int, tokens: int) -> Any:
+    import torch
+
+    return torch.zeros((batch, tokens), dtype=torch.long, device="meta")
+
+
+def _with_cache(model: Any, length: int) -> Any:
+    """The model with room for the keys and values of ``length`` tokens as its state."""
+    import torch
+    from transformers import GenerationConfig
+    from transformers.integrations.executorch import TorchExportableModuleWithStaticCache
+
+    model.generation_config = GenerationConfig(
+        use_cache=True, cache_implementation="static", max_length=length,
+        cache_config={"batch_size": 1, "max_cache_len": length},
+    )  # fmt: skip
+    meta = torch.device("meta")
+    try:
+        return TorchExportableModuleWithStaticCache(
+            model, batch_size=1, max_cache_len=length, device=meta
+        )
+    except (AssertionError, AttributeError, ValueError) as error:
+        raise SpyrecError(f"transformers cannot give this model a static cache: {error}") from None
+
+
+def _exported(model: Any, inputs: Mapping[str, Any], more: Mapping[str, Any]) -> Any:
+    import torch
+
+    return torch.export.export(model, (), {**inputs, **more}, strict=False)

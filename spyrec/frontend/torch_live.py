@@ -1,0 +1,88 @@
+"""An ExportedProgram or a GraphModule in memory as the plain graph that a ``.pt2`` file holds. The
+only file of the importer that needs torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from spyrec.ir.errors import ImportError_
+from spyrec.ir.types import DType, TensorType
+
+from .stored import Array, decode
+from .torch_graph import ExportGraph, read_graph
+from .torch_import import Weights
+from .torch_site import DTYPE_OF, element_dtype
+
+
+def is_exported(model: Any) -> bool:
+    """Whether it is an ExportedProgram, without importing torch for that."""
+    return _is(model, "torch.export", "ExportedProgram")
+
+
+def is_graph_module(model: Any) -> bool:
+    return _is(model, "torch.fx", "GraphModule")
+
+
+def _is(model: Any, module: str, name: str) -> bool:
+    return any(c.__name__ == name and c.__module__.startswith(module) for c in type(model).__mro__)
+
+
+def exported(model: Any, example: Sequence[Any] | None) -> Any:
+    """The ExportedProgram of a GraphModule, traced with example inputs. ImportError_ when there
+    are none, or torch cannot export it."""
+    import torch
+
+    if example is None:
+        raise ImportError_(
+            "a GraphModule does not tell the shapes of its inputs; give example_inputs, or "
+            "compile torch.export.export(module, example_inputs)"
+        )
+    try:
+        return torch.export.export(model, tuple(example), strict=False)
+    except Exception as error:  # torch raises many kinds, and each says what it met
+        raise ImportError_(f"torch cannot export the GraphModule: {error}") from None
+
+
+def read_exported(program: Any) -> tuple[ExportGraph, Weights]:
+    """The graph of an ExportedProgram and how to get its tensors."""
+    from torch._export.serde import serialize
+
+    try:
+        made = serialize.ExportedProgramSerializer().serialize(program)
+        plain = serialize._dataclass_to_dict(made.exported_program)
+        data = json.loads(json.dumps(plain, cls=serialize.EnumEncoder))
+    except (RuntimeError, ValueError, LookupError, serialize.SerializeError) as error:
+        raise ImportError_(f"torch cannot write the exported program as data: {error}") from None
+    graph = read_graph(data, "the exported program")
+    return graph, {
+        name: _type(tensor) if tensor.is_meta else partial(host_array, tensor)
+        for name, tensor in {**program.constants, **program.state_dict}.items()
+        if hasattr(tensor, "numpy")
+    }
+
+
+def _type(tensor: Any) -> TensorType:
+    element = str(tensor.dtype).removeprefix("torch.")
+    return TensorType(tuple(tensor.shape), element_dtype(element))
+
+
+def host_array(tensor: Any) -> tuple[Array, DType]:
+    """A tensor's elements as host numbers, and their format. ImportError_ when there is none."""
+    import torch
+
+    element = str(tensor.dtype).removeprefix("torch.")
+    if element not in DTYPE_OF:
+        raise ImportError_(f"a tensor has element type {element}, which cannot be imported")
+    dtype = element_dtype(element)
+    tensor = tensor.detach().cpu().contiguous()
+    bits = {"bfloat16": torch.int16, "float8_e4m3fn": torch.uint8}.get(element)
+    if bits is None:
+        return tensor.numpy(), dtype
+    flat = tensor.view(bits).numpy().reshape(-1)
+    unsigned = flat.view(np.dtype(f"u{flat.itemsize}"))
+    return decode(unsigned, dtype, flat.size).reshape(tuple(tensor.shape)), dtype

@@ -1,0 +1,142 @@
+"""``torch.compile(model, backend="spyrec")``: captured graphs are compiled and run, functionally,
+on the simulated device.
+
+torch finds this file through the entry point ``torch_dynamo_backends`` when the backend is asked
+for by name; nothing is imported before that. Options go through ``options=``: ``device``,
+``numerics``, ``passes`` as for ``spyrec.compile``, and ``report``, a file to write the last run's
+report to.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from spyrec import api, files
+from spyrec.frontend.torch_graph import Ref
+from spyrec.frontend.torch_import import import_exported, written_inputs
+from spyrec.frontend.torch_live import exported, host_array, read_exported
+from spyrec.ir.errors import SpyrecError
+
+OPTIONS = ("device", "numerics", "passes", "report")
+
+_reports: list[dict[str, Any]] = []
+
+
+def last_report() -> dict[str, Any]:
+    """The report of the last graph that ran. SpyrecError when none has."""
+    if not _reports:
+        raise SpyrecError("no graph has run on the spyrec backend yet")
+    return _reports[-1]
+
+
+def backend(
+    module: Any, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None,
+    **_: Any,
+) -> Callable[..., Any]:
+    """What torch calls for each captured graph; gives the function to run in its place.
+
+    A graph is compiled when it first runs, and again for each new set of shapes. Parameters and
+    buffers are built into the program as they are then; when one is changed, it is compiled anew.
+    """
+    given = dict(options or {})
+    unknown = [name for name in given if name not in OPTIONS]
+    if unknown:
+        raise SpyrecError(
+            f"the spyrec backend has no option {', '.join(map(repr, unknown))}; it has "
+            f"{', '.join(OPTIONS)}"
+        )
+    graph = _Graph(module, given, _fixed(module, example_inputs))
+    return torch.compiler.disable(graph)  # type: ignore[no-any-return]
+
+
+def _fixed(module: Any, examples: Sequence[Any]) -> tuple[bool, ...]:
+    """Which inputs of a captured graph are the model's own parameters and buffers."""
+    nodes = [n for n in module.graph.nodes if n.op == "placeholder"]
+    kinds = [n.meta.get("tensor_dict", {}).get("_dynamo_static_input_type") for n in nodes]
+    return tuple(
+        kind is not None or isinstance(example, torch.nn.Parameter)
+        for kind, example in zip(kinds, examples, strict=True)
+    )
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """A program for one set of shapes. ``inputs``: names of the captured graph's inputs, in order;
+    ``written``: those it writes back to; ``results``: for each value the graph returns the name of
+    an output, or what it is."""
+
+    program: api.Program
+    inputs: tuple[str, ...]
+    written: tuple[str, ...]
+    results: tuple[tuple[str | None, Any], ...]
+
+
+@dataclass(eq=False)
+class _Graph:
+    """A captured graph and the programs made of it so far. ``fixed``: which inputs are built into
+    them."""
+
+    module: Any
+    options: Mapping[str, Any]
+    fixed: tuple[bool, ...]
+    ready: dict[tuple[Any, ...], _Ready] = field(default_factory=dict)
+
+    def __call__(self, *args: Any) -> list[Any]:
+        with torch.no_grad():
+            key = tuple(map(_key, args, self.fixed))
+            if key not in self.ready:
+                self.ready[key] = self._compile(args)
+            return self._run(self.ready[key], args)
+
+    def _compile(self, args: Sequence[Any]) -> _Ready:
+        graph, weights = read_exported(exported(self.module, args))
+        names = tuple(given.name for given in graph.inputs if given.kind in ("user", "constant"))
+        written = written_inputs(graph)
+        const = {
+            name: host_array(arg)[0]
+            for name, arg, fixed in zip(names, args, self.fixed, strict=True)
+            if fixed and isinstance(arg, torch.Tensor) and name not in written
+        }
+        made = import_exported(graph, weights, "graph", const=const, write_back=True)
+        chosen = {k: v for k, v in self.options.items() if k != "report"}
+        shown = [o.value for o in graph.outputs if o.kind == "user"]
+        results = tuple(
+            (name, None) if isinstance(value, Ref) else (None, value)
+            for name, value in zip(graph.output_names, shown, strict=True)
+        )
+        return _Ready(api.compile(made, **chosen), names, written, results)
+
+    def _run(self, ready: _Ready, args: Sequence[Any]) -> list[Any]:
+        named = dict(zip(ready.inputs, args, strict=True))
+        fed = {port.name: host_array(named[port.name])[0] for port in ready.program.inputs}
+        result = api.simulate(ready.program, fed)
+        _reports[:] = [result.report()]
+        if "report" in self.options:
+            files.write_text(self.options["report"], json.dumps(_reports[0], indent=1) + "\n")
+        dtypes = {port.name: port.dtype.name for port in ready.program.outputs}
+        for name in ready.written:
+            new = f"{name}.written"
+            named[name].copy_(_tensor(result.outputs[new], dtypes[new]))
+        return [
+            value if name is None else _tensor(result.outputs[name], dtypes[name])
+            for name, value in ready.results
+        ]
+
+
+def _tensor(array: Any, dtype: str) -> torch.Tensor:
+    """An output as a tensor of torch's own; 16-bit brain floats come as 32-bit ones."""
+    tensor = torch.from_numpy(array.copy())
+    return tensor.to(torch.bfloat16) if dtype == "bf16" else tensor
+
+
+def _key(arg: Any, fixed: bool) -> Any:
+    """What a program depends on: shapes and element types of inputs, the version of weights."""
+    if not isinstance(arg, torch.Tensor):
+        return arg
+    shape = (tuple(arg.shape), str(arg.dtype))
+    return (*shape, arg.data_ptr(), arg._version) if fixed else shape

@@ -1,0 +1,125 @@
+"""``torch.compile(model, backend="spyrec")`` and models handed over in memory; needs torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import spyrec
+
+torch = pytest.importorskip("torch", reason="torch is an extra; see docs/torch.md")
+
+TOLERANCE = 0.02  # 16-bit numbers of size one
+
+
+class Small(torch.nn.Module):  # type: ignore[name-defined,misc]
+    """A linear layer, a graph break, an activation, and things that are no tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(64, 64)
+        self.register_buffer("cache", torch.zeros(4, 64))
+
+    def forward(self, x: Any, factor: int) -> tuple[Any, ...]:
+        self.cache[1:2] = x[:1]
+        y = self.linear(x) * factor
+        torch._dynamo.graph_break()
+        return torch.nn.functional.gelu(y), x.shape[0], self.cache.sum(), None
+
+
+@pytest.fixture
+def small() -> Small:
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    return Small().eval()
+
+
+def test_compiled_model_gives_what_eager_gives(small: Small) -> None:
+    compiled = torch.compile(small, backend="spyrec", options={"device": "spyre"})
+    with torch.no_grad():
+        for rows, factor in ((3, 2), (5, 3), (3, 2)):
+            x = torch.randn(rows, 64)
+            small.cache.zero_()
+            got = compiled(x, factor)
+            written = small.cache.clone()
+            small.cache.zero_()
+            want = small(x, factor)
+            assert torch.allclose(got[0], want[0], atol=TOLERANCE)
+            assert got[1] == want[1] == rows
+            assert torch.allclose(got[2], want[2], atol=0.1)
+            assert got[3] is None
+            assert torch.allclose(written, small.cache, atol=TOLERANCE)
+
+
+def test_changed_weights_are_compiled_anew(small: Small) -> None:
+    compiled = torch.compile(small, backend="spyrec")
+    x = torch.randn(3, 64)
+    with torch.no_grad():
+        before = compiled(x, 1)[0]
+        small.linear.weight.mul_(-1)
+        after = compiled(x, 1)[0]
+        assert not torch.allclose(before, after, atol=0.1)
+        assert torch.allclose(after, small(x, 1)[0], atol=TOLERANCE)
+
+
+def test_last_report_and_report_file(small: Small, tmp_path: Path) -> None:
+    from spyrec.torch import last_report
+
+    path = tmp_path / "report.json"
+    compiled = torch.compile(small, backend="spyrec", options={"report": str(path)})
+    with torch.no_grad():
+        compiled(torch.randn(2, 64), 1)
+    assert last_report()["total_cycles"] > 0
+    assert json.loads(path.read_text()) == last_report()
+
+
+def test_an_unknown_option_is_refused(small: Small) -> None:
+    compiled = torch.compile(small, backend="spyrec", options={"devise": "spyre"})
+    with pytest.raises(Exception, match="no option 'devise'; it has device, numerics"):
+        compiled(torch.randn(2, 64), 1)
+
+
+def test_three_doors_give_the_same_cycles(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.GELU(), torch.nn.LayerNorm(128))
+    model.eval()
+    x = torch.randn(8, 64)
+    exported = torch.export.export(model, (x,))
+    torch.export.save(exported, tmp_path / "model.pt2")
+    runs = [
+        spyrec.simulate(spyrec.compile(source), {"input": x.numpy()})
+        for source in (exported, tmp_path / "model.pt2")
+    ]
+    with torch.no_grad():
+        want = model(x).numpy()
+        got = torch.compile(model, backend="spyrec")(x).numpy()
+    from spyrec.torch import last_report
+
+    assert runs[0].total_cycles == runs[1].total_cycles == last_report()["total_cycles"]
+    for result in runs:
+        np.testing.assert_array_equal(result.outputs["output"], got)
+    np.testing.assert_allclose(got, want, atol=TOLERANCE)
+
+
+def test_a_graph_module_needs_example_inputs() -> None:
+    traced = torch.fx.symbolic_trace(torch.nn.Linear(64, 64))
+    with pytest.raises(spyrec.SpyrecError, match="a GraphModule does not tell the shapes"):
+        spyrec.compile(traced)
+    program = spyrec.compile(traced, example_inputs=(torch.randn(2, 64),))
+    assert [str(p) for p in program.inputs] == ["input: f32[2x64]"]
+
+
+def test_import_torch_does_not_import_spyrec() -> None:
+    """The entry point is read when the backend is asked for."""
+    loaded = subprocess.run(
+        [sys.executable, "-c", "import torch, sys; print('spyrec' in sys.modules)"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert loaded.stdout.split() == ["False"]
