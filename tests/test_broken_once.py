@@ -19,6 +19,7 @@ from spyrec.ir.types import dtype
 from spyrec.passes.decompose import decompose
 from spyrec.passes.manager import Numerics, Target
 from spyrec.sim.device import load_device, parse_device
+from spyrec.sim.isa import instructions
 from spyrec.sim.run import run as simulate
 
 Array = np.ndarray[Any, Any]
@@ -227,3 +228,33 @@ def test_w7_quantisation_divides(axis: int | None) -> None:
     want = np.clip(np.rint(x / scale), -128, 127)
     np.testing.assert_array_equal(run(m, {"x": x})["y"], want)
     np.testing.assert_array_equal(outputs(m, "fp32", x=x)["y"], want)
+
+
+# A row of a cache is written where a number says, in a kernel cut along heads that the question
+# "is it this row?" does not know ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("numerics", ["dl16", "fp32"])
+def test_what_another_core_owns_is_computed_in_its_own_room(numerics: Numerics) -> None:
+    """The cores of the second head computed the marks beyond the room they have for them."""
+    heads, rows, width = 2, 64, 64
+
+    def make(g: Graph, at: Value, new: Value, cache: Value) -> list[Value]:
+        w = g.weight(width, width)
+        places = g.constant(np.arange(rows, dtype=np.int32).reshape(1, 1, rows, 1), dtype("i32"))
+        up = g("add", at, g.constant(np.array(rows, np.int32), dtype("i32")))
+        below = g("lt", at, g.constant(np.array(0, np.int32), dtype("i32")))
+        mark = g("eq", places, g("reshape", g("where", below, up, at), shape=(1, 1, 1, 1)))
+        products = g("matmul", g("mul", new, new), w), g("matmul", cache, w)
+        return [g("where", mark, g("add", new, new), cache), g("where", mark, *products)]
+
+    inputs: list[Inputs] = [("at", (1,), "i32"), ("new", (1, heads, 1, width), "f32"),
+                            ("cache", (1, heads, rows, width), "f32")]  # fmt: skip
+    check(make, *inputs, numerics=numerics, error=0.01)
+    program = compile_module(module(make, *inputs), Target(load_device(), numerics)).program
+    marks = [
+        instr.operands[0].base for kernel in program.kernels
+        for instr, _ in instructions(kernel.streams.get("sfp", ()))
+        if instr.op == "vec" and kernel.notes[instr.note].op.endswith("= eq")
+    ]  # fmt: skip
+    assert marks and all(isinstance(base, int) for base in marks), "the same room on every core"

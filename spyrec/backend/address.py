@@ -104,12 +104,14 @@ def base(
     boxes: Sequence[Box] | None,
 ) -> Num:
     """Address of each core's first tile: within the whole tensor, or within the core's box of it
-    when it has ``boxes``, which begin at address ``start``."""
+    when it has ``boxes``, which begin at address ``start``. A core whose box is empty may compute
+    what another owns, for its own use: it has the same room for it."""
     total = [start] * frame.cores
     for t, row in enumerate(m):
         unit = unit_of(layout, t)
         for c, o in enumerate(origins(row, frame)):
-            at = o - (boxes[c][t][0] if boxes is not None else 0)
+            begin = 0 if boxes is None else boxes[c][t][0] if boxes[c][t][1] else o
+            at = o - begin
             total[c] += at // unit * strides[t]
     return num(total)
 
