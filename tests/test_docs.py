@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from spyrec import cli
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+WITH_TORCH = "pytorch.md"  # its snippets need torch and transformers
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
@@ -73,10 +75,27 @@ def test_every_command_in_the_documents_runs(desk: Path) -> None:
     ran = {"sh": 0, "python": 0}
     names: dict[str, dict[str, object]] = {}  # what the Python blocks of a document have defined
     for snippet in snippets():
+        if snippet.document == WITH_TORCH:
+            continue
         run_snippet(snippet, names.setdefault(snippet.document, {"__name__": "snippet"}))
         ran[snippet.language] += 1
     assert ran["sh"] >= 4
     assert ran["python"] >= 1
+
+
+@pytest.mark.skipif(
+    not (find_spec("torch") and find_spec("transformers")),
+    reason="torch and transformers are extras; see docs/dependencies.md",
+)
+def test_every_command_of_the_torch_document_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "snippet"}
+    mine = [snippet for snippet in snippets() if snippet.document == WITH_TORCH]
+    for snippet in mine:
+        run_snippet(snippet, names)
+    assert len(mine) >= 8
 
 
 def run_snippet(snippet: Snippet, names: dict[str, object]) -> None:
