@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .device import Hbm
 
-BusState = tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...], int, int]
+BusState = tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...], int, int, tuple[int, ...]]
 
 
 class Bus:
@@ -13,7 +13,8 @@ class Bus:
     A transfer holds the bus for its ticks; a write while reads are pending also for turning round
     and back, once for each batch. A read for one core also holds the link to its half of the ring,
     which is slower than the bus; one for several cores goes both ways round. The requests of the
-    cores of a half pass one by one.
+    cores of a half pass one by one. Where the cores that take a load wait for one another, each
+    takes part in one such load at a time.
     """
 
     def __init__(self, hbm: Hbm, cores: int) -> None:
@@ -26,6 +27,7 @@ class Bus:
         self._until = [0, 0]  # tick at which the last transfer of each half leaves the bus
         self._reading = 0  # tick at which the last read leaves the bus
         self._between = 0  # bytes of writes that pending reads may still come between
+        self._taking = [0] * cores  # cycle in which each core has what several took
         self.read_bytes = 0
         self.write_bytes = 0
         self.busy_ticks = 0
@@ -61,6 +63,16 @@ class Bus:
         self._sides[side] = max(self._sides[side], start * rate // self._rate) + nbytes
         return max(end, -(-self._sides[side] // rate))
 
+    def meet(self, now: int, end: int, waits: int, takers: tuple[int, ...]) -> int:
+        """The cycle in which all ``takers`` have a load that comes to the first by cycle ``end``:
+        they wait for one another for ``waits`` cycles, which begin when the last of them has what
+        it took before."""
+        begin = max(now, *[self._taking[core] for core in takers])
+        end = max(end, begin + waits)
+        for core in takers:
+            self._taking[core] = end
+        return end
+
     def backlog(self, now: int) -> int:
         """Ticks of what is queued at cycle ``now``."""
         return max(0, self._free - now * self._rate)
@@ -76,15 +88,17 @@ class Bus:
             tuple(max(0, until - tick) for until in self._until),
             max(0, self._reading - tick),
             self._between if self._reading > tick else 0,
+            tuple(max(0, cycle - now) for cycle in self._taking),
         )
 
     def resume(self, now: int, state: BusState) -> None:
         """Take over what ``relative`` gave, as of cycle ``now``."""
         tick = now * self._rate
         side = self._hbm.side_bytes_per_cycle
-        free, sides, asked, until, reading, self._between = state
+        free, sides, asked, until, reading, self._between, taking = state
         self._free = tick + free
         self._sides = [now * side + n for n in sides]
         self._asked = [now + cycles for cycles in asked]
         self._until = [tick + ticks for ticks in until]
         self._reading = tick + reading
+        self._taking = [now + cycles for cycles in taking]

@@ -42,12 +42,14 @@ class Cost:
     partial sums).
     ``held``: cycles for which the requests of a transfer take the link of their half or, negative,
     its unit is occupied at least (ml, ms); or the unit is after the ring is done (rs).
+    ``takers``: mask of the cores that wait for one another in a load (ml).
     ``macs``: multiply-accumulates of useful rows and inner elements, over 64 columns a group.
     """
 
     work: Counts = field(default_factory=nothing)
     extra: Counts = field(default_factory=nothing)
     held: Counts = field(default_factory=nothing)
+    takers: Counts = field(default_factory=nothing)
     macs: Counts = field(default_factory=nothing)
 
 
@@ -80,22 +82,22 @@ def _load(instr: Instr, kernel: Kernel, device: DeviceSpec, trips: Counts) -> Co
     apart = _apart(source.base) * STICK
     ticks = hbm.bus_ticks(nbytes, run, gap_bytes=gap, apart_bytes=apart)
     ticks = ticks + _again(source, trips) * hbm.again_ticks(nbytes, run)
-    takers = _takers(instr, kernel)
+    masks = per_core(instr.imm.get("cores", 0), kernel.cores)
+    takers = _bits(masks)
     several = takers > 0
+    ticks = ticks * np.maximum(1, hbm.turns(takers))
     if apart and not _in_one_piece(instr, source, trips):
         readers, cores = len(_places(source.base)), device.cores.count
         ticks = ticks + ~several * hbm.spread_ticks(nbytes, apart, readers, cores)
     asked = np.where(several, 0, hbm.asking_cycles(nbytes, run, gap))
-    waits = np.maximum(
-        hbm.shared_cycles(nbytes, run, takers, gap), hbm.split_cycles(nbytes, run, gap, apart)
-    )
+    shared = hbm.shared_cycles(nbytes, run, takers, gap)
+    waits = np.maximum(shared, hbm.split_cycles(nbytes, run, gap, apart))
     held = np.where(waits > asked, -waits, asked)
-    return Cost(nbytes, np.where(several, -ticks, ticks), held)
+    return Cost(nbytes, np.where(several, -ticks, ticks), held, masks * (shared > 0))
 
 
-def _takers(instr: Instr, kernel: Kernel) -> Counts:
-    """[1, cores or 1]: of how many cores take a load; 0 when the core loads for itself."""
-    masks = per_core(instr.imm.get("cores", 0), kernel.cores)
+def _bits(masks: Counts) -> Counts:
+    """[1, cores or 1]: how many cores a mask names; 0 when a core loads for itself."""
     return np.array([[int(mask).bit_count() for mask in masks[0]]], np.int64)
 
 

@@ -193,12 +193,16 @@ class Hbm:
         runs: Ints = self._short_runs(nbytes, run_bytes) * (not near)
         return runs * self.side_request_cycles
 
+    def turns(self, cores: Ints) -> Ints:
+        """How often a load for ``cores`` passes the bus, which ``together_max`` take at once."""
+        return -(-cores // self.together_max)
+
     def shared_cycles(
         self, nbytes: Ints, run_bytes: Ints, cores: Ints, gap_bytes: int | None = None
     ) -> Ints:
-        """Least cycles of a load that several ``cores`` take: for each short run all must be ready,
-        ``together_max`` of them at a time. Runs that begin in the same granule are one."""
-        runs: Ints = self._short_runs(nbytes, run_bytes) * -(-cores // self.together_max)
+        """Least cycles of a load that several ``cores`` take: for each short run all of a turn must
+        be ready. Runs that begin in the same granule are one."""
+        runs: Ints = self._short_runs(nbytes, run_bytes) * self.turns(cores)
         return runs * self.shared_run_cycles * self._opened(gap_bytes) // self.granule_bytes
 
     def split_cycles(

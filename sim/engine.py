@@ -128,7 +128,7 @@ class Engine:
                 if number == queue.size:
                     self._next(queue)
                     continue
-                waits, signals, work, extra, held = queue.steps[number]
+                waits, signals, work, extra, held, takers = queue.steps[number]
                 tokens = queue.tokens
                 for token, need, _ in waits:
                     if tokens[token] < need:
@@ -149,7 +149,7 @@ class Engine:
                             shortcuts.due = True
                         core = queue.core
                         if queue.unit <= RS:
-                            end = self._move(queue, number, now, work, extra, held)
+                            end = self._move(queue, number, now, work, extra, held, takers)
                         else:
                             end = now + work
                             if load[core] + extra > SHARE:
@@ -210,7 +210,8 @@ class Engine:
                 ready.append(queue)
 
     def _move(
-        self, queue: Queue, number: int, now: int, nbytes: int, extra: int, held: int
+        self, queue: Queue, number: int, now: int, nbytes: int, extra: int, held: int,
+        takers: tuple[int, ...] | None,
     ) -> int:
         """Start a transfer, which takes its share of the scratchpad port: the cycle its unit is
         free. It completes when all has come over, memory's latency or the ring's hops later."""
@@ -229,7 +230,9 @@ class Engine:
                 passed = bus.transfer(now, core, nbytes, extra, unit == MS, asks)
                 queue.launch.bus_ticks += bus.busy_ticks - before
                 end, done = passed + self._held_cycles(nbytes), passed + self._latency
-                if end < now - held:
+                if takers is not None:
+                    end = bus.meet(now, end, -held, takers)
+                elif end < now - held:
                     end = now - held
             width = self._port
             least = now - (-nbytes // width)

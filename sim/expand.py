@@ -19,7 +19,8 @@ from .legal import check_kernel
 
 Waits = tuple[tuple[int, int, int], ...]  # token, needed, taken
 Signals = tuple[tuple[int, int, tuple[int, ...] | None], ...]  # token, n, cores (None: this one)
-Step = tuple[Waits, Signals, int, int, int]  # waits, signals, Cost.work, .extra, .held
+Step = tuple[Waits, Signals, int, int, int, tuple[int, ...] | None]
+"""Waits, signals, Cost.work, .extra, .held, and the cores that wait for one another in a load."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,7 @@ def _unit_plan(
     work = np.empty((len(order), cores), np.int64)
     extra = np.empty((len(order), cores), np.int64)
     held = np.empty((len(order), cores), np.int64)
+    takers = np.empty((len(order), cores), np.int64)
     runs = np.ones((len(order), cores), np.bool_)
     for number, cost in enumerate(costs):
         where = by_site[bounds[number] : bounds[number + 1]]
@@ -156,12 +158,14 @@ def _unit_plan(
         work[where] = cost.work
         extra[where] = cost.extra
         held[where] = cost.held
+        takers[where] = cost.takers
         runs[where] = active[number]
     work += late[:, None] * (work > 0)
+    costs_of = np.stack((work, extra, held, takers))
     waits = [_waits(site.instr.waits) for site in sites]
     alike = [_signals(site.instr.signals, 0, cores) if _uniform(site.instr.signals) else None
              for site in sites]
-    shared: dict[tuple[bytes, bytes, bytes, bytes, tuple[Signals, ...]], list[Step]] = {}
+    shared: dict[tuple[bytes, bytes, tuple[Signals, ...]], list[Step]] = {}
     steps: list[list[Step]] = []
     kept: list[NDArray[np.int64] | None] = []
     for core in range(cores):
@@ -171,16 +175,17 @@ def _unit_plan(
         )
         column = runs[:, core]
         mine = None if column.all() else np.flatnonzero(column)
-        chosen, w, x, h = order, work[:, core], extra[:, core], held[:, core]
+        chosen, numbers = order, costs_of[:, :, core]
         if mine is not None:
-            chosen, w, x, h = order[mine], w[mine], x[mine], h[mine]
-        key = (column.tobytes(), w.tobytes(), x.tobytes(), h.tobytes(), signals)
+            chosen, numbers = order[mine], numbers[:, mine]
+        key = (column.tobytes(), numbers.tobytes(), signals)
         if key not in shared:
             at = chosen.tolist()
+            w, x, h, masks = numbers.tolist()
             shared[key] = list(
                 zip(
                     map(waits.__getitem__, at), map(signals.__getitem__, at),
-                    w.tolist(), x.tolist(), h.tolist(), strict=True,
+                    w, x, h, [_targets(mask, cores) for mask in masks], strict=True,
                 )
             )
         steps.append(shared[key])

@@ -23,6 +23,7 @@ BLOCK_ROWS = 128  # rows after which an interleaved second factor is fetched aga
 CHUNK_BYTES = 32768  # of both factors, loaded together
 INTERLEAVED_K = 128  # inner elements of a chunk of an interleaved first factor
 TOGETHER = 4  # matrices of a batch that are taken as rows of one: their sticks are a granule
+PAIR = 2  # of a larger batch
 KEPT_BYTES = 1 << 20  # of a core's part of the second factor that a K-split keeps in the scratchpad
 
 
@@ -131,10 +132,12 @@ class Product:
     def tile(self, parts: Mapping[str, int]) -> dict[str, int]:
         """The output tile that stays resident and the chunks of the inner dimension.
 
-        An interleaved factor is fetched again for every block of 64 columns (the first) or
-        ``BLOCK_ROWS`` rows (the second); with a lone second factor ``TOGETHER`` matrices of a batch
-        are rows of one. Where the inner dimension is cut too and a core's part of the second factor
-        takes half the scratchpad at most, it is fetched once and rows stream past it."""
+        An interleaved factor is fetched again for every block of columns (the first) or
+        ``BLOCK_ROWS`` rows (the second). The columns are 64 or, where a core works on all of a
+        small batch, as many as a granule holds for each matrix. With a lone second factor a batch
+        of ``TOGETHER`` matrices at most, or ``PAIR`` of a larger one, is rows of one. Where the
+        inner dimension is cut too and a core's part of the second factor takes half the scratchpad
+        at most, it is fetched once and rows stream past it."""
         m = -(-self.m // parts["m"])
         n = -(-self.n // LANES // parts["n"]) * LANES
         k = -(-self.k // parts.get("k", 1))
@@ -142,10 +145,14 @@ class Product:
             tn = min(n, SIDE)
             return {"m": min(m, RESIDENT // max(tn, k)), "n": tn, "k": k}
         batch = -(-self.batch // parts.get("b0", 1))
-        together = min(TOGETHER, batch) if self.lone else 1
+        together = 1
+        if self.lone:
+            together = batch if batch <= TOGETHER else PAIR
         tm, tn = output_tile(m * together, n)
         if not self.lone:
-            tn = min(n, LANES) if self.first else tn
+            if self.first:
+                sticks = TOGETHER // batch if batch == self.batch else 1
+                tn = min(n, LANES * max(1, sticks))
             tm = min(m, BLOCK_ROWS) if self.second else tm
         chunk = max(1, CHUNK_BYTES // (2 * LANES * (tm + tn))) * self.step
         if self.first:

@@ -165,6 +165,7 @@ def test_prices_of_instructions() -> None:
     assert hbm.held_cycles(12800) == hbm.held_cycles(1 << 20) == 100
     assert wide.shared_cycles(4096, 128, 2) == wide.shared_cycles(4096, 128, 2, 512) == 32 * 7
     assert wide.shared_cycles(4096, 128, 3) == 2 * 32 * 7  # two at a time
+    assert [wide.turns(n) for n in (0, 1, 2, 3, 5)] == [0, 1, 1, 2, 3]
     assert wide.shared_cycles(4096, 128, 2, 256) == 16 * 7
     assert wide.shared_cycles(4096, 1024, 2) == wide.shared_cycles(4096, 128, 0) == 0
     assert SLOWER.asking_cycles(4096, 512) == SLOWER.asking_cycles(4096, 512, 1024) == 8 * 5

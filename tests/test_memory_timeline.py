@@ -151,11 +151,30 @@ def test_cores_that_share_a_load_wait_for_one_another_at_each_short_run(
     assert spans(kernel(4, ml=(several,)), waiting) == [(0, max(8 + requests + 8, waits))]
 
 
-def test_more_cores_than_take_a_run_at_once_take_it_in_turns() -> None:
+@pytest.mark.parametrize(("most", "turns"), [(3, 1), (2, 2), (1, 3)])
+def test_more_cores_than_take_a_load_at_once_take_it_in_turns(most: int, turns: int) -> None:
+    # Three cores take 8 runs of 128 bytes, at each of which a turn waits 10, or a burst of 1024,
+    # which each turn takes 8 cycles of bus; 8 held behind it.
+    waiting = with_hbm(shared_run_cycles=10, together_max=most)
     load = op("load", (8,), (lx(0, 1), hbm("x", 0, 8)), imm={"cores": 0b1110}, where=0b0010)
-    for most, turns in ((3, 1), (2, 2), (1, 3)):
-        waiting = with_hbm(shared_run_cycles=10, together_max=most)
-        assert spans(kernel(4, ml=(load,)), waiting) == [(0, turns * 80)]
+    burst = replace(load, operands=(lx(0, 1), hbm("x", 0, 1)))
+    seen = timed(kernel(4, ml=(load,)), waiting)
+    assert [s[3:] for s in seen.slices] == [(0, max(turns * 32 + 8, turns * 80))]
+    assert seen.done[0].bus_busy_cycles == turns * 32
+    assert spans(kernel(4, ml=(burst,)), waiting) == [(0, turns * 8 + 8)]
+
+
+@pytest.mark.parametrize(("others", "after"), [(0b1100, 0), (0b0110, 80)])
+def test_a_core_waits_for_others_in_one_load_at_a_time(others: int, after: int) -> None:
+    # Two loads of 8 short runs, 32 cycles of bus each, at whose runs their cores wait 80. Core 1
+    # takes both or one. Bursts, of 8 cycles behind the loads of the cores before, wait for nobody.
+    waiting = with_hbm(shared_run_cycles=10)
+    load = op("load", (8,), (lx(0, 1), hbm("x", 0, 8)), imm={"cores": 0b0011}, where=0b0001)
+    other = replace(load, imm={"cores": others}, where=0b0100)
+    burst = op("load", (8,), (lx(0, 1), hbm("x", 0, 1)), imm={"cores": 0b1010}, where=0b1010)
+    seen = timed(kernel(4, ml=(load, other, burst)), waiting)
+    ends = {s[0]: s[4] for s in seen.slices}
+    assert ends == {0: 80, 1: 32 + 8 + 8, 2: after + 80, 3: 32 + 8 + 32 + 8 + 8}
 
 
 @pytest.mark.parametrize(

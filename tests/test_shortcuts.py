@@ -23,7 +23,7 @@ from tests.real_models import MODELS, model_path
 
 OTHER_CLOCK = replace(
     SMALL, clock_mhz=1100, ring=replace(SMALL.ring, clock_mhz=1300),
-    hbm=replace(SMALL.hbm, side_request_cycles=15),
+    hbm=replace(SMALL.hbm, side_request_cycles=15, shared_run_cycles=10, together_max=2),
 )  # fmt: skip
 
 
@@ -181,6 +181,13 @@ def test_loops_that_wait_for_requests_are_in_step_when_those_are() -> None:
     store = op("store", (8,), (hbm("y", 0, 9, loops=(80,)), lx(64, 1)))
     steps = kernel(3, ml=(Loop(300, (load,)),), ms=(Loop(300, (store,)),))
     fast, slow = both(program(steps), OTHER_CLOCK, ("loops",))
+    assert fast.skipped_cycles > 0.5 * max(s.end_cycle for s in slow.stats if s)
+
+
+def test_loops_whose_cores_wait_for_one_another_are_in_step_when_those_do() -> None:
+    one = op("load", (8,), (lx(0, 1), hbm("x", 0, 9)), imm={"cores": 0b0011}, where=0b0001)
+    other = op("load", (5,), (lx(0, 1), hbm("x", 0, 9)), imm={"cores": 0b1110}, where=0b0100)
+    fast, slow = both(program(kernel(4, ml=(Loop(300, (one, other)),))), OTHER_CLOCK, ("loops",))
     assert fast.skipped_cycles > 0.5 * max(s.end_cycle for s in slow.stats if s)
 
 

@@ -234,6 +234,23 @@ def test_second_factors_of_a_k_split_stay_where_they_fit(
     assert product.tile(cut) == dict(zip("mnk", tile, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("batch", "lone", "parts", "tile"),
+    [(4, False, (1, 4, 8), (128, 64, 128)),
+     (2, False, (1, 4, 8), (128, 128, 128)),  # two sticks of each matrix in a granule
+     (2, False, (2, 2, 8), (128, 64, 128)),  # of which a core takes one at a time
+     (4, True, (1, 4, 8), (128, 128, 64)),  # 512 rows of 4 matrices
+     (8, True, (1, 4, 8), (256, 128, 64))],  # and of 2
+)  # fmt: skip
+def test_a_batch_is_taken_by_granules(
+    batch: int, lone: bool, parts: tuple[int, int, int], tile: tuple[int, int, int]
+) -> None:
+    product = Product(1024, 1024, 1024, batch, first=not lone, second=not lone, lone=lone)
+    found = product.tile(dict(zip(("b0", "m", "n"), parts, strict=True)))
+    assert found.pop("b0", 0) == (min(batch, 4) if batch < 8 else 2) * lone
+    assert found == dict(zip("mnk", tile, strict=True))
+
+
 def test_a_k_split_fetches_what_stays_once() -> None:
     sizes = {"M": 1024, "N": 1024, "K": 1024, "cores": 32}
     row = Row("k", "matmul", "", "H", "fp16", sizes, (1, 2, 4, 4), "", "", 1.0)
