@@ -72,7 +72,9 @@ def _print_option(value: Any) -> str:
             return repr(value)
 
 
-_WORDS: dict[str, Option] = {"true": True, "false": False, "none": None}
+_WORDS: dict[str, Option] = {
+    "true": True, "false": False, "none": None, "True": True, "False": False, "None": None,
+}  # fmt: skip
 
 _Token = tuple[int, str]  # column from 0, text
 

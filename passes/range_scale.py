@@ -162,7 +162,7 @@ def _largest(array: Array) -> float:
     top = max(float(array.max()), -float(array.min()))
     if top < INFINITE:
         return top
-    sizes = np.abs(array)  # NaN or something infinite: look at the rest
+    sizes = np.abs(array).astype(np.float64)  # NaN or something infinite: look at the rest
     return float(np.max(sizes, where=sizes < INFINITE, initial=0.0))
 
 

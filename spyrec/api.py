@@ -55,6 +55,11 @@ class Program:
         """The model's outputs: names, element types, shapes."""
         return runtime.ports(self.code, "output")
 
+    def __repr__(self) -> str:
+        name, kernels = self.code.meta.get("model", ""), len(self.code.kernels)
+        ports = [", ".join(map(str, side)) for side in (self.inputs, self.outputs)]
+        return f"<Program {name}: {kernels} kernels, {ports[0]} -> {ports[1]}>"
+
     @property
     def device(self) -> DeviceSpec:
         """The machine it was compiled for."""
@@ -76,6 +81,9 @@ class Result:
     totals: Totals
     warnings: tuple[str, ...]
     facts: Report
+
+    def __repr__(self) -> str:
+        return f"<Result {self.facts.model}: {self.totals.cycles} cycles, {self.totals.us:.1f} us>"
 
     @property
     def total_cycles(self) -> int:
@@ -123,9 +131,14 @@ def compile(  # the name users expect, as re.compile has it
         module, target, pipeline=passes, plan=dict(plan) if plan is not None else None, hook=hook,
         progress=progress,
     )
-    named = {"model": Path(model).name} if isinstance(model, str | Path) else {}
-    code = replace(done.program, meta={**done.program.meta, **named})
-    return Program(code, done.module, done.plan, oddities(done.module))
+    program = Program(done.program, done.module, done.plan, oddities(done.module))
+    return named(program, Path(model).name) if isinstance(model, str | Path) else program
+
+
+def named(program: Program, name: str) -> Program:
+    """The program as reports are to call it."""
+    meta = {**program.code.meta, "model": name}
+    return replace(program, code=replace(program.code, meta=meta))
 
 
 def lower(
@@ -244,8 +257,8 @@ def simulate(
     given: Mapping[str, Array] = {}
     if inputs is not None:
         given = {name: np.asarray(array) for name, array in inputs.items()}
-        given = runtime.first_state(program.code) | given
         runtime.check(program.inputs, given)
+        given = runtime.first_state(program.code) | given
     elif not timing_only:
         given = runtime.random_inputs(program.inputs, seed) | runtime.first_state(program.code)
     fed = [] if timing_only else [(port, given[port.name]) for port in program.inputs]

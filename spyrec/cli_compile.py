@@ -145,7 +145,7 @@ def compile_command(
         "passes": passes, "plan": api.read_plan(plan) if plan is not None else None,
         "hook": _hook(print_after, verify_each),
     }
-    source, stem = _source(model, from_config, prompt, decode, layers)
+    source, stem, name = _source(model, from_config, prompt, decode, layers)
     if emit == "ir" and emit_plan is None:  # any pipeline will do, also one that stops early
         with progress_bar() as progress:
             module = api.lower(source, **options, progress=progress)
@@ -154,6 +154,7 @@ def compile_command(
         return
     with progress_bar() as progress:
         program = api.compile(source, **options, progress=progress)
+    program = api.named(program, name)
     _warn(program.warnings)
     if emit == "ir":
         assert program.module is not None
@@ -175,21 +176,23 @@ def compile_command(
 def _source(
     model: str | None, config: str | None, prompt: int | None, decode: int | None,
     layers: int | None,
-) -> tuple[Any, str]:
-    """What to compile, and what to call it."""
+) -> tuple[Any, str, str]:
+    """What to compile, what to call its file, and what to call it in reports."""
     if (model is None) == (config is None):
         raise click.UsageError("expected either MODEL or --from-config")
     if config is None:
         assert model is not None
         if (prompt, decode, layers) != (None, None, None):
             raise click.UsageError("--prompt, --decode and --layers are for --from-config")
-        return model, Path(model).stem
+        return model, Path(model).stem, Path(model).name
     if (prompt is None) == (decode is None):
         raise click.UsageError("--from-config needs either --prompt or --decode")
     from spyrec.frontend.torch_config import exported_model, read_card
 
     exported = exported_model(read_card(config), prompt=prompt, decode=decode, layers=layers)
-    return exported, Path(config).name.removesuffix(".json")
+    stem = f"{Path(config).name.removesuffix('.json')}-{'prompt' if prompt else 'decode'}"
+    cut = f", {layers} layers" if layers else ""
+    return exported, stem, f"{stem} {prompt or decode}{cut}"
 
 
 def _warn(warnings: Sequence[str]) -> None:

@@ -55,6 +55,8 @@ def simulate_command(
             loaded, arrays, timing_only=timing_only, seed=seed, device=device, trace=trace,
             check=check, progress=progress,
         )
+    if check:
+        click.echo("check: no hazard found", err=True)
     for warning in result.warnings:
         click.echo(f"warning: {warning}", err=True)
     if outputs is not None:

@@ -117,6 +117,7 @@ def _shape(buffer: Buffer) -> tuple[int, ...]:
 
 def check(wanted: Sequence[Port], given: Mapping[str, Described], origin: str = "inputs") -> None:
     """SpyrecError that lists every missing, unknown, wrongly typed or wrongly shaped input at once.
+    State may be missing: it is then as in a first run.
 
     Element types must be the model's own; int widths and float widths are not converted silently.
     """
@@ -124,6 +125,8 @@ def check(wanted: Sequence[Port], given: Mapping[str, Described], origin: str = 
     for port in wanted:
         want = f"{port.dtype.np_dtype}{list(port.shape)}"
         if port.name not in given:
+            if "state" in port.buffer.meta:
+                continue
             problems.append(f"input {port.name!r} is missing; expected {want}")
             continue
         array = given[port.name]

@@ -10,6 +10,7 @@ report to.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,6 +51,11 @@ def backend(
             f"the spyrec backend has no option {', '.join(map(repr, unknown))}; it has "
             f"{', '.join(OPTIONS)}"
         )
+    if torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in example_inputs):
+        warnings.warn(
+            "the spyrec backend records no gradients: what it returns cannot be trained; call the "
+            "model under torch.no_grad()", stacklevel=2,
+        )  # fmt: skip
     graph = _Graph(module, given, _fixed(module, example_inputs))
     return torch.compiler.disable(graph)  # type: ignore[no-any-return]
 

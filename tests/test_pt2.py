@@ -229,7 +229,7 @@ def test_a_symbol_is_bound(key: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("bind", "said"),
     [
-        ({}, ["Input 'x' leaves the size of axis 0 ('s77') open; add --bind s77=2, or the size you "
+        ({}, ["Input 'x' leaves the size of axis 0 ('s77') open; add --bind x:0=2, or the size you "
               "need."]),
         ({"s77": 9}, ["--bind s77=9: the model takes 2 to 8 for this dimension."]),
         ({"x:0": 1}, ["--bind x:0=1: the model takes 2 to 8 for this dimension."]),

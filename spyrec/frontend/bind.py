@@ -31,6 +31,7 @@ class FreeDim:
     rank: int
     low: int = 0
     high: int = MAX_DIM
+    generated: bool = False  # the name is an exporter's own
 
     @property
     def place(self) -> str:
@@ -84,7 +85,7 @@ def _open_sentence(d: FreeDim) -> str:
     called = f" ('{d.name}')" if d.name else ""
     return (
         f"Input '{d.input}' leaves the size of axis {d.axis}{called} open; "
-        f"add --bind {d.key}={d.example}, or the size you need."
+        f"add --bind {d.place if d.generated else d.key}={d.example}, or the size you need."
     )
 
 

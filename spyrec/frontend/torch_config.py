@@ -13,6 +13,11 @@ from spyrec.ir.errors import SpyrecError
 
 MAX_CARD_BYTES = 1 << 20
 MAX_TOKENS = 1 << 20
+COMMON = (
+    "architectures", "torch_dtype", "dtype", "transformers_version", "_name_or_path", "use_cache",
+    "rope_theta", "rope_scaling", "rope_local_base_freq", "auto_map", "quantization_config",
+)  # fmt: skip
+"""What files on model hubs hold beside a model's own sizes."""
 INSTALL = (
     "models from a configuration need torch and transformers; pip install 'spyrec[transformers]'"
 )
@@ -72,10 +77,8 @@ def exported_model(
     given = {**card, **({} if layers is None else {"num_hidden_layers": layers})}
     kind = given.pop("model_type")
     transformers.logging.set_verbosity_error()
-    try:
-        config = transformers.AutoConfig.for_model(kind, **given)
-    except (ValueError, TypeError, KeyError) as error:
-        raise SpyrecError(f"transformers cannot make a {kind} configuration: {error}") from None
+    config = _config(kind, given)
+    _check_sizes(config, kind, tokens, layers, card)
     config._attn_implementation = "sdpa"
     config.use_cache = decode is not None
     model = _on_meta(config)
@@ -84,6 +87,34 @@ def exported_model(
     return _exported(_with_cache(model, tokens + 1), {
         "input_ids": _ids(1, 1), "cache_position": torch.zeros(1, dtype=torch.long, device="meta"),
     }, {})  # fmt: skip
+
+
+def _config(kind: str, given: Mapping[str, Any]) -> Any:
+    from transformers import AutoConfig
+
+    try:
+        known = set(AutoConfig.for_model(kind).to_dict())
+        config = AutoConfig.for_model(kind, **given)
+    except (ValueError, TypeError, KeyError) as error:
+        reason = (str(error).splitlines() or [""])[0][:200]
+        raise SpyrecError(f"transformers cannot make a {kind} configuration: {reason}") from None
+    unknown = [key for key in given if key not in known and key not in COMMON]
+    if unknown:
+        raise SpyrecError(
+            f"a {kind} configuration has no {', '.join(unknown)}; use the names transformers has"
+        )
+    return config
+
+
+def _check_sizes(
+    config: Any, kind: str, tokens: int, layers: int | None, card: Mapping[str, Any]
+) -> None:
+    longest = getattr(config, "max_position_embeddings", None)
+    if longest is not None and tokens > longest:
+        raise SpyrecError(f"{tokens} tokens: this {kind} model has {longest} positions")
+    most = card.get("num_hidden_layers")
+    if layers is not None and isinstance(most, int) and layers > most:
+        raise SpyrecError(f"{layers} layers: this {kind} model has {most}")
 
 
 def _on_meta(config: Any) -> Any:

@@ -17,7 +17,7 @@ from spyrec.ir.core import Attr, Block, Builder, Loc, Module, Value
 from spyrec.ir.errors import ImportError_, SpyrecError
 from spyrec.ir.types import DType, TensorType
 
-from .bind import ConstValue, FreeDim, Given, bind_dims, const_inputs
+from .bind import MAX_DIM, ConstValue, FreeDim, Given, bind_dims, const_inputs
 from .emit import F64, Emitter, Known, Unsupported, clean, unset
 from .torch_graph import Arg, Call, ExportGraph, Input, Nested, Ref, TensorMeta
 from .torch_ops import CONVERTERS
@@ -182,8 +182,8 @@ def _read(graph: ExportGraph, given: Input, problems: list[str]) -> Given | None
         symbol = lone_symbol(size) if isinstance(size, str) else ""
         low, high = graph.ranges.get(symbol, (None, None))
         if symbol:
-            bounds = {"low": low or 0, **({"high": high} if high else {})}
-            dims.append(FreeDim(given.name, axis, symbol, len(meta.sizes), **bounds))
+            range_ = low or 0, high or MAX_DIM
+            dims.append(FreeDim(given.name, axis, symbol, len(meta.sizes), *range_, True))
         else:
             dims.append(0 if isinstance(size, str) else size)
     return Given(given.name, dtype, tuple(dims))
