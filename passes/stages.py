@@ -78,15 +78,18 @@ def _stage(op: Op, made_by: dict[Value, Op], kept: set[Value]) -> Stage:
     found: dict[Op, None] = {}
     inputs: dict[Value, None] = {}
 
-    def visit(o: Op) -> None:
-        for v in o.operands:
+    waiting = [(op, iter(op.operands))]  # a chain may be longer than Python's stack is deep
+    while waiting:
+        o, left = waiting[-1]
+        for v in left:
             if v in kept or v not in made_by:
                 inputs[v] = None
             elif made_by[v] not in found:
-                visit(made_by[v])
-        found[o] = None
-
-    visit(op)
+                waiting.append((made_by[v], iter(made_by[v].operands)))
+                break
+        else:
+            waiting.pop()
+            found[o] = None
     head = op if op.name in REDUCTIONS or op.name in HEADS else None
     return Stage(tuple(found), op.result, tuple(inputs), head)
 

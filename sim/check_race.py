@@ -24,7 +24,6 @@ from .view import Moment
 
 NOBODY, HOST = -1, -2  # in place of the number of an access
 ELEMENTWISE = ("shuf", "fill")  # what writes less than whole sticks
-COPIED = ("shuf",)  # writes nothing in vain; transfers move whole boxes, vectors whole groups
 GIVEN = ("input", "const")  # kinds of buffers that the host has filled
 
 
@@ -87,7 +86,7 @@ class Shadow:
     """One memory of one core. ``writer``: number of the access that wrote an address last;
     ``reader``: by unit, of the one that read it last; -1 for none. ``odd``: of the group of two
     sticks that an address was written in, whether it starts at an odd one, or NOBODY. ``unread``:
-    whether its elements were copied there and nothing has read them since."""
+    whether elements were copied there beyond what was prepared and nothing has read them since."""
 
     name: str
     writer: NDArray[np.int32]
@@ -169,7 +168,7 @@ class Races:
                 self._before_write(access, shadow, at)
                 noted.append((shadow.writer, at))
                 shadow.odd[at] = NOBODY if touch.odd is None else touch.odd
-                shadow.unread[at] = site.instr.op in COPIED
+                shadow.unread[at] = site.instr.op == "shuf" and self._beyond(shadow.writer[at])
                 continue
             shadow.unread[at] = False
             if not touch.exact:
@@ -200,7 +199,7 @@ class Races:
 
     def lost(self) -> Iterator[tuple[Access, str]]:
         """One access of each instruction of a launch of whose results nothing is ever read, and
-        what that is: all of it, or a stick of elements that it copied.
+        what that is: all of it, or a stick it copied to beyond a prepared tile.
 
         What a fill leaves in a border may all be written over later, which loses nothing. An
         exchange gives each core the box around what it reads: one of its sends may lie in a gap.
@@ -259,6 +258,13 @@ class Races:
             text = f"reads {where} and {_first(noted, at, last)} with it"
             pair = self._accesses[one], self._accesses[last]
             self._clash(Clash("mixed", access, text, pair))
+
+    def _beyond(self, noted: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Which of the sticks that elements are copied to lie beyond what a ``fill`` has prepared;
+        none when it has prepared none of them, or all."""
+        filled = [n for n in _distinct(noted) if n >= 0 and self._accesses[n].instr.op == "fill"]
+        inside = np.isin(noted, filled)
+        return ~inside & inside.any()
 
     def _in_step(self, access: Access, shadow: Shadow, at: At, odd: bool) -> None:
         """Groups of two sticks are read as they were written, not from the middle of one on."""

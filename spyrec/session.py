@@ -14,7 +14,8 @@ from spyrec.ir.errors import SpyrecError
 
 
 class Session:
-    """Runs one or several programs that share state by name, as prefill and decode share a cache.
+    """Runs one or several programs that share state by name, as prefill and decode share a cache;
+    one run at a time.
 
     >>> session = Session(prefill, decode)
     >>> session.run(prefill, {"input_ids": ids})
@@ -55,5 +56,5 @@ class Session:
         result = simulate(program, given, **options)
         for name, new in kept.items():
             if new in result.outputs:
-                self.state[name] = result.outputs[new]
+                self.state[name] = result.outputs[new].copy()
         return result

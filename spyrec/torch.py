@@ -9,12 +9,15 @@ report to.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from threading import RLock
 from typing import Any
 
+import numpy as np
 import torch
 
 from spyrec import api, files
@@ -23,8 +26,10 @@ from spyrec.frontend.torch_import import import_exported, written_inputs
 from spyrec.frontend.torch_live import exported, host_array, read_exported
 from spyrec.ir.errors import SpyrecError
 
+KEPT = 8  # programs of one graph
 OPTIONS = ("device", "numerics", "passes", "report")
 
+_LOCK = RLock()  # torch traces one graph at a time
 _reports: list[dict[str, Any]] = []
 
 
@@ -43,6 +48,8 @@ def backend(
 
     A graph is compiled when it first runs, and again for each new set of shapes. Parameters and
     buffers are built into the program as they are then; when one is changed, it is compiled anew.
+    The last KEPT programs of a graph stay. What comes back is always new tensors, never a view of
+    an input.
     """
     given = dict(options or {})
     unknown = [name for name in given if name not in OPTIONS]
@@ -93,19 +100,24 @@ class _Graph:
     ready: dict[tuple[Any, ...], _Ready] = field(default_factory=dict)
 
     def __call__(self, *args: Any) -> list[Any]:
-        with torch.no_grad():
-            key = tuple(map(_key, args, self.fixed))
-            if key not in self.ready:
-                self.ready[key] = self._compile(args)
-            return self._run(self.ready[key], args)
+        with _LOCK, torch.no_grad():
+            fixed = tuple(f or _is_number(arg) for f, arg in zip(self.fixed, args, strict=True))
+            args = tuple(arg.float() if _is_number(arg) else arg for arg in args)
+            key = tuple(map(_key, args, fixed))
+            ready = self.ready.pop(key, None) or self._compile(args, fixed)
+            self.ready[key] = ready  # the last one used stands last
+            if len(self.ready) > KEPT:
+                del self.ready[next(iter(self.ready))]
+            return self._run(ready, args)
 
-    def _compile(self, args: Sequence[Any]) -> _Ready:
+    def _compile(self, args: Sequence[Any], built_in: Sequence[bool]) -> _Ready:
         graph, weights = read_exported(exported(self.module, args))
         names = tuple(given.name for given in graph.inputs if given.kind in ("user", "constant"))
         written = written_inputs(graph)
+        _refuse_shared(dict(zip(names, args, strict=True)), written)
         const = {
             name: host_array(arg)[0]
-            for name, arg, fixed in zip(names, args, self.fixed, strict=True)
+            for name, arg, fixed in zip(names, args, built_in, strict=True)
             if fixed and isinstance(arg, torch.Tensor) and name not in written
         }
         made = import_exported(graph, weights, "graph", const=const, write_back=True)
@@ -134,15 +146,38 @@ class _Graph:
         ]
 
 
+def _refuse_shared(args: Mapping[str, Any], written: Sequence[str]) -> None:
+    """A program has each input for itself: what is written to one does not appear in another."""
+    homes: dict[int, list[str]] = {}
+    for name, arg in args.items():
+        if isinstance(arg, torch.Tensor) and arg.numel():
+            homes.setdefault(arg.untyped_storage().data_ptr(), []).append(name)
+    for names in homes.values():
+        if len(names) > 1 and any(name in written for name in names):
+            raise SpyrecError(
+                f"the inputs {', '.join(names)} share memory and the graph writes into it, which "
+                "the spyrec backend cannot follow; hand in copies"
+            )
+
+
 def _tensor(array: Any, dtype: str) -> torch.Tensor:
     """An output as a tensor of torch's own; 16-bit brain floats come as 32-bit ones."""
-    tensor = torch.from_numpy(array.copy())
+    tensor = torch.from_numpy(np.array(array))
     return tensor.to(torch.bfloat16) if dtype == "bf16" else tensor
 
 
+def _is_number(arg: Any) -> bool:
+    """Whether it is a Python float that torch hands over as a tensor of 64 bits; it is built in."""
+    return isinstance(arg, torch.Tensor) and arg.dim() == 0 and arg.dtype == torch.float64
+
+
 def _key(arg: Any, fixed: bool) -> Any:
-    """What a program depends on: shapes and element types of inputs, the version of weights."""
+    """What a program depends on: shapes and element types of inputs, the content of weights (their
+    version does not tell of writes through ``.data``)."""
     if not isinstance(arg, torch.Tensor):
         return arg
     shape = (tuple(arg.shape), str(arg.dtype))
-    return (*shape, arg.data_ptr(), arg._version) if fixed else shape
+    if not fixed:
+        return shape
+    content = np.ascontiguousarray(host_array(arg)[0])
+    return (*shape, hashlib.blake2b(content.data, digest_size=16).digest())

@@ -40,12 +40,19 @@ def test_a_wide_group_is_read_as_it_was_written() -> None:
     )
 
 
-def test_copied_elements_that_nothing_reads_are_lost() -> None:
-    """Of two sticks one is stored; the other would be too, if the address were right."""
+def prepared(at: int, sticks: int) -> Kernel:
+    """A fill prepares some sticks, elements are copied to two of which one is stored."""
     ends = (lx(4 * 64, 1), lx(0, 1))
+    ready = op("fill", (64 * sticks,), (lx(at * 64, 1),), imm={"bits": 16})
     pair = op("shuf", (128,), ends, imm={"bits": 16}, waits=(1,), signals=(2,))
-    made = kernel(ml=(load(0), load(1, signals=(1,))), sfp=(pair,), ms=(store(4, waits=(2,)),))
-    assert findings(made) == [
+    loads = (load(0), load(1, signals=(1,)))
+    return kernel(ml=loads, sfp=(ready, pair), ms=(store(4, waits=(2,)),))
+
+
+def test_elements_copied_beyond_a_prepared_tile_are_lost() -> None:
+    """All of a tile may be more than is read, but nothing lies beyond it."""
+    assert findings(prepared(4, 2)) == findings(prepared(8, 2)) == []
+    assert findings(prepared(3, 2)) == [
         "lost: launch 0, kernel k, core 0, unit sfp, `shuf 128 lx[256], lx[0]` of %y = matmul "
         "(from MatMul_7) writes 5 of the scratchpad of core 0, which nothing reads"
     ]

@@ -227,7 +227,7 @@ def test_the_command_line_tells_in_one_line(
     assert f"{path} is not a .pt2 file or is cut short: " in err
     assert "Traceback" not in err
     assert cli.run(["compile", str(symbolic().save(path))]) == 1
-    assert "add --bind s77=2, or the size you need." in capsys.readouterr().err
+    assert "add --bind x:0=2, or the size you need." in capsys.readouterr().err
     bound = ["compile", str(path), "--bind", "s77=3", "-o", str(tmp_path / "m.spx")]
     assert cli.run(bound) == 0
 

@@ -68,6 +68,33 @@ def test_changed_weights_are_compiled_anew(small: Small) -> None:
         assert torch.allclose(after, small(x, 1)[0], atol=TOLERANCE)
 
 
+def test_what_steers_and_what_changes() -> None:
+    """A truth value that breaks the graph, and a number that changes from call to call."""
+    torch._dynamo.reset()
+    scaled = torch.compile(lambda x, s: x * s if x.sum() > 0 else x - s, backend="spyrec")
+    with torch.no_grad():
+        for factor in (0.5, 2.5, 4.0):
+            assert torch.allclose(scaled(torch.ones(2), factor), torch.full((2,), factor))
+        assert torch.allclose(scaled(-torch.ones(2), 1.0), torch.full((2,), -2.0))
+
+
+def test_weights_changed_behind_torch_s_back(small: Small) -> None:
+    compiled = torch.compile(small, backend="spyrec")
+    with torch.no_grad():
+        compiled(torch.ones(1, 64), 1)
+        for _ in range(10):
+            small.linear.weight.data = torch.randn(64, 64)
+            x = torch.randn(1, 64)
+            assert torch.allclose(compiled(x, 1)[0], small(x, 1)[0], atol=0.2)
+
+
+def test_inputs_that_share_memory_are_refused() -> None:
+    torch._dynamo.reset()
+    with torch.no_grad(), pytest.raises(Exception, match="share memory and the graph writes"):
+        x = torch.zeros(4)
+        torch.compile(lambda a, b: (a.add_(1), a + b)[1], backend="spyrec")(x, x.view(4))
+
+
 def test_last_report_and_report_file(small: Small, tmp_path: Path) -> None:
     from spyrec.torch import last_report
 
