@@ -151,7 +151,7 @@ class CoreAllocation:
             distinct = prod(p for d, p in enumerate(parts) if p > 1 and spans(m, d))
             copies = readers // distinct
             if v in constants or v not in owners:
-                fetches = -(-copies // device.hbm.multicast_max)
+                fetches = -(-copies // device.hbm.takers_max)
                 one = bus_cycles(v, m, local, device)
                 bus += one * distinct * fetches
                 link += one * device.hbm.bytes_per_cycle / device.hbm.core_bytes_per_cycle

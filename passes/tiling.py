@@ -386,7 +386,7 @@ def contract_cost(
         assert v.type.layout is not None
         size = buffer_sticks(tile_shape(m, tile), v.type.layout) * 128
         copies = min(
-            device.hbm.multicast_max, prod(p for d, p in enumerate(nest.parts) if not spans(m, d))
+            device.hbm.takers_max, prod(p for d, p in enumerate(nest.parts) if not spans(m, d))
         )
         moved += size * loads / copies / share
         if i < 2 and i not in nest.weights:  # weights come while the kernel before still runs

@@ -143,6 +143,11 @@ class Hbm:
         return -(-whole * slower // self.again_bytes_per_cycle)
 
     @property
+    def takers_max(self) -> int:
+        """Cores that one passage over the bus can serve."""
+        return min(self.multicast_max, self.together_max)
+
+    @property
     def core_bytes_per_cycle(self) -> int:
         """What one core moves one way in a cycle at most, however idle the bus is."""
         return max(1, min(self.bytes_per_cycle, self.window_bytes // max(1, self.latency_cycles)))

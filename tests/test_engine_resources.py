@@ -171,6 +171,8 @@ def test_prices_of_instructions() -> None:
     assert SLOWER.asking_cycles(4096, 512) == SLOWER.asking_cycles(4096, 512, 1024) == 8 * 5
     assert SLOWER.asking_cycles(4096, 512, 1023) == SLOWER.asking_cycles(4096, 1024) == 0
     assert hbm.core_bytes_per_cycle == 128
+    assert replace(hbm, multicast_max=16, together_max=8).takers_max == 8
+    assert replace(hbm, multicast_max=4, together_max=8).takers_max == 4
     assert replace(hbm, window_bytes=6400).core_bytes_per_cycle == 64
     assert SMALL.lx.port_cycles(257) == 2
     # 1 row of 64 x 64: 8 rows' worth of cycles and 10 to fill; the weights alone need 32 of port.
