@@ -179,6 +179,25 @@ def shape_of(x: Handle) -> tuple[int, ...]:
     return x.type.static_shape
 
 
+def matmul(at: Making, a: Handle, b: Handle) -> Handle:
+    """numpy's matmul for ranks of one and more: vectors become a row or a column and lose it
+    again."""
+    sa, sb = shape_of(a), shape_of(b)
+    if not sa or not sb:
+        raise Unsupported("an operand is a scalar")
+    product = at.emit(
+        "matmul",
+        at.reshape(a, (1, *sa)) if len(sa) == 1 else a,
+        at.reshape(b, (*sb, 1)) if len(sb) == 1 else b,
+    )
+    shape = list(shape_of(product))
+    if len(sb) == 1:
+        del shape[-1]
+    if len(sa) == 1:
+        del shape[-2 if len(sb) > 1 else -1]
+    return at.reshape(product, shape)
+
+
 def axis_of(axis: int, rank: int, *, end: bool = False) -> int:
     """A possibly negative axis as a non-negative one. Unsupported when it is outside the rank."""
     if not -rank <= axis < rank + end:

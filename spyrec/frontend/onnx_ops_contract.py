@@ -4,30 +4,11 @@ from __future__ import annotations
 
 from spyrec.ir.types import DTYPES
 
-from .emit import Handle, Unsupported, shape_of
+from .emit import Handle, Unsupported, matmul, shape_of
 from .onnx_node import Node, Table
 from .onnx_pads import window_pads
 
 I32 = DTYPES["i32"]
-
-
-def matmul(n: Node, a: Handle, b: Handle) -> Handle:
-    """numpy's matmul for ranks of one and more: vectors become a row or a column and lose it
-    again."""
-    sa, sb = shape_of(a), shape_of(b)
-    if not sa or not sb:
-        raise Unsupported("an operand is a scalar")
-    out = n.emit(
-        "matmul",
-        n.reshape(a, (1, *sa)) if len(sa) == 1 else a,
-        n.reshape(b, (*sb, 1)) if len(sb) == 1 else b,
-    )
-    shape = list(shape_of(out))
-    if len(sb) == 1:
-        del shape[-1]
-    if len(sa) == 1:
-        del shape[-2 if len(sb) > 1 else -1]
-    return n.reshape(out, shape)
 
 
 def _matmul(n: Node) -> Handle:

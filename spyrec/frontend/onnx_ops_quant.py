@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from spyrec.ir.types import DTYPES, DType
 
-from .emit import F32, Handle, Results, Unsupported, elements, shape_of
+from .emit import F32, Handle, Results, Unsupported, elements, matmul, shape_of
 from .onnx_node import Node, Table
-from .onnx_ops_contract import conv, matmul
+from .onnx_ops_contract import conv
 from .onnx_ops_elementwise import element_type
 
 U8 = DTYPES["u8"]

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from .emit import BOOL, F32, Handle, Known, Unsupported, shape_of
-from .torch_ops_contract import matmul
+from .emit import BOOL, F32, Handle, Known, Unsupported, matmul, shape_of
 from .torch_ops_elementwise import truth
 from .torch_ops_index import INDEX
 from .torch_ops_reduce import REDUCE, reduced

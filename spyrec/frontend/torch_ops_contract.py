@@ -7,27 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .emit import BOOL, Handle, Unsupported, shape_of
+from .emit import BOOL, Handle, Unsupported, matmul, shape_of
 from .torch_site import Converter, Site, Table
-
-
-def matmul(s: Site, a: Handle, b: Handle) -> Handle:
-    """torch's matmul for ranks of one and more: vectors become a row or a column and lose it
-    again."""
-    sa, sb = shape_of(a), shape_of(b)
-    if not sa or not sb:
-        raise Unsupported("an operand is a scalar")
-    product = s.emit(
-        "matmul",
-        s.reshape(a, (1, *sa)) if len(sa) == 1 else a,
-        s.reshape(b, (*sb, 1)) if len(sb) == 1 else b,
-    )
-    shape = list(shape_of(product))
-    if len(sb) == 1:
-        del shape[-1]
-    if len(sa) == 1:
-        del shape[-2 if len(sb) > 1 else -1]
-    return s.reshape(product, shape)
 
 
 def _two(first: str, second: str) -> Converter:
