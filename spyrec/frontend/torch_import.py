@@ -34,7 +34,8 @@ IGNORED = (
 """Calls that check what the export has proven, and give nothing."""
 
 MISFITS = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, AssertionError)
-"""What a conversion may raise when arguments are not as torch's schema says: a forged file."""
+"""What a conversion may raise when arguments are not as torch's schema says, as in a forged file;
+the OpInfo test sees to it that no sample of torch's own raises one."""
 
 WRAPPERS = ("higher_order.wrap_with_set_grad_enabled", "higher_order.wrap_with_autocast")
 """Calls that carry out a nested graph as it is; outside of training they change nothing."""
@@ -315,7 +316,7 @@ def _convert(
     except MISFITS as error:
         walk.problems.append(
             f"The call {place_of(call)} of {packet} has not the arguments it should have "
-            f"({type(error).__name__}: {error})."
+            f"({type(error).__name__}: {error}); if torch wrote it, this is a defect of spyrec."
         )
     return failed
 

@@ -240,7 +240,7 @@ def _slice_scatter(s: Site) -> Handle:
         grid = s.reshape(places, [-1 if d == dim else 1 for d in range(len(shape))])
         where = s.broadcast(grid, shape_of(part))
         return s.emit("scatter_elements", x, where, part, axis=dim, reduction="none")
-    return _spliced(s, x, s.cast(part, x.type.dtype), dim, start)
+    return s.splice(x, s.cast(part, x.type.dtype), dim, start)
 
 
 def _select_scatter(s: Site) -> Handle:
@@ -248,16 +248,7 @@ def _select_scatter(s: Site) -> Handle:
     shape = shape_of(x)
     dim = s.dim("dim", len(shape))
     row = s.reshape(s.cast(s.tensor("src"), x.type.dtype), _with(shape, dim, 1))
-    return _spliced(s, x, row, dim, axis_of(s.int_("index"), shape[dim]))
-
-
-def _spliced(s: Site, x: Handle, part: Handle, dim: int, start: int) -> Handle:
-    size, end = shape_of(x)[dim], start + shape_of(part)[dim]
-    pieces = [s.slice(x, dim, 0, start), part, s.slice(x, dim, end, size - end)]
-    kept = [p for p in pieces if shape_of(p)[dim]]
-    if not kept:
-        return x
-    return kept[0] if len(kept) == 1 else s.emit("concat", *kept, axis=dim)
+    return s.splice(x, row, dim, axis_of(s.int_("index"), shape[dim]))
 
 
 def _topk(s: Site) -> tuple[Handle, Handle]:

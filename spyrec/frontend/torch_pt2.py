@@ -65,12 +65,13 @@ class Archive:
 
 def read_pt2(path: str | Path) -> Archive:
     """The graph and the tensors of a ``.pt2`` file; tensors stay in the file until they are asked
-    for. ImportError_ with everything that is wrong with it."""
+    for. ImportError_ with everything that is wrong with it, OSError when it cannot be opened."""
     path = Path(path)
     if not path.is_file():
         raise ImportError_(f"{path} does not exist or is not a file.")
     if path.stat().st_size > MAX_FILE_BYTES:
         raise ImportError_(f"{path} is larger than {MAX_FILE_BYTES} bytes, the most that is read.")
+    path.open("rb").close()  # a file that may not be read is not a damaged one
     try:
         with zipfile.ZipFile(path) as archive:
             listed = archive.infolist()
@@ -81,7 +82,8 @@ def read_pt2(path: str | Path) -> Archive:
 
 DAMAGE = (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, NotImplementedError, OSError,
           RuntimeError, ValueError, IndexError, struct.error, zlib.error)  # fmt: skip
-"""What zipfile raises on damaged files; ValueError and the like come from damaged directories."""
+"""What zipfile raises on damaged files: NotImplementedError for a compression or version it does
+not know, ValueError and the like for damaged directories."""
 
 
 def _damaged(path: Path, error: BaseException) -> ImportError_:

@@ -180,6 +180,15 @@ class Site(Making):
             steps=_at(shape, dim, 1, step),
         )  # fmt: skip
 
+    def splice(self, whole: Handle, part: Handle, dim: int, start: int) -> Handle:
+        """``whole`` with ``part`` in place of what stands from ``start`` on along a dimension."""
+        size, end = shape_of(whole)[dim], start + shape_of(part)[dim]
+        pieces = [self.slice(whole, dim, 0, start), part, self.slice(whole, dim, end, size - end)]
+        kept = [piece for piece in pieces if shape_of(piece)[dim]]
+        if not kept:
+            return whole
+        return kept[0] if len(kept) == 1 else self.emit("concat", *kept, axis=dim)
+
 
 def _at(shape: Sequence[int], dim: int, other: int | None, here: int) -> tuple[int, ...]:
     return tuple(

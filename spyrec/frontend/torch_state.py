@@ -156,7 +156,7 @@ def _sliced(at: Site, made: Site, whole: Handle, part: Handle) -> Handle:
     dim, step = made.dim("dim", rank, 0), made.int_("step", 1)
     start, count = clamped(made.int_("start", 0), shape[dim]), shape_of(part)[dim]
     if step == 1 or not count:
-        return _put(at, whole, part, dim, start)
+        return at.splice(whole, part, dim, start)
     end = start + (count - 1) * step + 1
     lo, hi, between = (
         tuple(n if d == dim else 0 for d in range(rank))
@@ -171,25 +171,14 @@ def _sliced(at: Site, made: Site, whole: Handle, part: Handle) -> Handle:
 def _narrowed(at: Site, made: Site, whole: Handle, part: Handle) -> Handle:
     shape = shape_of(whole)
     dim = made.dim("dim", len(shape))
-    return _put(at, whole, part, dim, clamped(made.int_("start"), shape[dim]))
+    return at.splice(whole, part, dim, clamped(made.int_("start"), shape[dim]))
 
 
 def _selected(at: Site, made: Site, whole: Handle, part: Handle) -> Handle:
     shape = shape_of(whole)
     dim = made.dim("dim", len(shape))
     row = at.reshape(part, (*shape[:dim], 1, *shape[dim + 1:]))
-    return _put(at, whole, row, dim, made.int_("index") % shape[dim])
-
-
-def _put(at: Site, whole: Handle, part: Handle, dim: int, start: int) -> Handle:
-    """``whole`` with ``part`` in place of what stands from ``start`` on."""
-    size, width = shape_of(whole)[dim], shape_of(part)[dim]
-    end = start + width
-    pieces = [at.slice(whole, dim, 0, start), part, at.slice(whole, dim, end, size - end)]
-    kept = [piece for piece in pieces if shape_of(piece)[dim]]
-    if not kept:
-        return whole
-    return kept[0] if len(kept) == 1 else at.emit("concat", *kept, axis=dim)
+    return at.splice(whole, row, dim, made.int_("index") % shape[dim])
 
 
 def clamped(bound: int, size: int) -> int:
