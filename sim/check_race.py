@@ -348,7 +348,7 @@ class Races:
 
     def _compare(self, one: CardAccesses, other: CardAccesses) -> None:
         """Races between two launches, which may be the same one twice."""
-        for first, second, stick in _overlaps(one, other):
+        for first, second, stick in overlaps(one, other):
             if one.number[first] >= other.number[second]:
                 continue  # a launch with itself shows each pair twice
             wrote, writes = one.writes[first], other.writes[second]
@@ -375,7 +375,7 @@ def _nth(at: At, place: int) -> int:
     return int(at.start) + place if isinstance(at, slice) else int(at[place])
 
 
-def _overlaps(one: CardAccesses, other: CardAccesses) -> Iterator[tuple[int, int, int]]:
+def overlaps(one: CardAccesses, other: CardAccesses) -> Iterator[tuple[int, int, int]]:
     """Positions in ``one`` and ``other`` of runs that share a stick, at least one of them written,
     and the first such stick."""
     for writing, reading, swapped in ((one, other, False), (other, one, True)):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 from .device_file import Table, Whole, Word, read_spec
 from .errors import DeviceError
 from .formats import FORMATS, format_of
+from .host import Host
 from .isa import LANES, MICRO_OPS, STICK
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class Lx:
 @dataclass(frozen=True)
 class Hbm:
     bytes: Annotated[int, Whole("bytes", most=1 << 48)]
+    segment_bytes: Annotated[int, Whole("bytes", least=STICK, most=1 << 48)]
     bytes_per_cycle: ByteRate
     write_bytes_per_cycle: ByteRate
     again_bytes_per_cycle: ByteRate
@@ -381,11 +383,16 @@ class DeviceSpec:
     pt: Pt
     sfp: Sfp
     launch: Launching
+    host: Host
     text: str  # the TOML it was read from, kept so that a program can carry its machine
 
     def us(self, cycles: float) -> float:
         """Core cycles -> microseconds."""
         return cycles / self.clock_mhz
+
+    def host_cycles(self, ns: int) -> int:
+        """Nanoseconds of the host -> core cycles begun in them."""
+        return -(-ns * self.clock_mhz // 1000)
 
     def mm_total_cycles(
         self,

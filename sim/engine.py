@@ -81,12 +81,13 @@ Effects = Callable[[Queue, int], None]  # a completed step: its queue and number
 class Engine:
     """Runs a program's launches in time. ``effects`` is told each completed step; ``observer`` each
     occupied unit; ``progress`` (launches done, launches). With neither of the first two, the
-    ``shortcuts`` are taken; the result is the same."""
+    ``shortcuts`` are taken; the result is the same. ``plans``: kernels unrolled so far, to which
+    those of this run are added; without it they are forgotten as soon as they may be."""
 
     def __init__(
         self, program: Program, device: DeviceSpec, effects: Effects | None = None,
         observer: Observer | None = None, progress: Callable[[int, int], None] | None = None,
-        shortcuts: Collection[Shortcut] = SHORTCUTS,
+        shortcuts: Collection[Shortcut] = SHORTCUTS, plans: dict[int, KernelPlan] | None = None,
     ) -> None:
         cores = device.cores.count
         self.bus = Bus(device.hbm, cores)
@@ -96,7 +97,9 @@ class Engine:
         self.in_flight: list[InFlight] = []
         self._program, self._device = program, device
         self._effects, self._observer, self._progress = effects, observer, progress
-        self.plans: dict[int, KernelPlan] = {}  # unrolled kernels that will be launched again
+        # unrolled kernels that will be launched again; all of them when the caller keeps them
+        self.plans: dict[int, KernelPlan] = {} if plans is None else plans
+        self._keeps_all = plans is not None
         self._last = {launch.kernel: i for i, launch in enumerate(program.launches)}
         self._heap: list[Event] = []
         self._sequence = count(1).__next__
@@ -360,7 +363,7 @@ class Engine:
 
     def _forget(self, index: int) -> None:
         kernel = self._program.launches[index].kernel
-        if self._last[kernel] == index:
+        if self._last[kernel] == index and not self._keeps_all:
             self.plans.pop(kernel, None)
 
     def _stats(self, flight: InFlight, now: int) -> LaunchStats:

@@ -3,7 +3,7 @@ written?"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,6 +81,11 @@ class Memory:
     def output(self, buffer: Buffer) -> bytes:
         """The bytes of an output after the run; SimulationError when part of it was never
         written."""
+        self.check_complete(buffer)
+        return self.hbm[buffer.name].data[: buffer.size].tobytes()
+
+    def check_complete(self, buffer: Buffer) -> None:
+        """SimulationError when part of an output was never written."""
         image = self.hbm[buffer.name]
         missing = np.flatnonzero(~image.valid)
         if len(missing):
@@ -88,7 +93,6 @@ class Memory:
                 f"output buffer {buffer.name} is incomplete: {len(missing)} of "
                 f"{len(image.valid)} sticks were never written, the first is {missing[0]}"
             )
-        return image.data[: buffer.size].tobytes()
 
 
 def build_memory(
@@ -100,6 +104,16 @@ def build_memory(
     addresses with another buffer.
     """
     _check_inputs(program, inputs)
+    hbm: dict[str, Image] = {}
+    for group in sharing(program.buffers):
+        hbm.update(_region(group, poison))
+    for name, data in inputs.items():
+        _fill(hbm[name], data, poison)
+    return around_card(device, hbm, poison)
+
+
+def around_card(device: DeviceSpec, hbm: Mapping[str, Image], poison: bool = False) -> Memory:
+    """Card memory as it is, and the cores' memories before a run: never written."""
     cores = range(device.cores.count)
     lx = [
         _blank(device.lx.usable_bytes, STICK, f"the scratchpad of core {c}", poison) for c in cores
@@ -108,11 +122,6 @@ def build_memory(
         _blank(device.pt.acc_groups * ACC_UNIT, ACC_UNIT, f"the accumulator of core {c}", poison)
         for c in cores
     ]
-    hbm: dict[str, Image] = {}
-    for group in _sharing(program.buffers):
-        hbm.update(_region(group, poison))
-    for name, data in inputs.items():
-        _fill(hbm[name], data, poison)
     return Memory(tuple(lx), tuple(acc), hbm, poison)
 
 
@@ -137,11 +146,12 @@ def _blank(size: int, unit: int, label: str, poison: bool) -> Image:
     return Image(data, np.zeros(size // unit, np.bool_), unit, label)
 
 
-def _end(buffer: Buffer) -> int:
+def end_of(buffer: Buffer) -> int:
+    """The first byte address behind a buffer's last stick."""
     return buffer.address - (-buffer.size // STICK) * STICK
 
 
-def _sharing(buffers: tuple[Buffer, ...]) -> list[list[Buffer]]:
+def sharing(buffers: Iterable[Buffer]) -> list[list[Buffer]]:
     """Buffers in groups that are connected by common addresses."""
     groups: list[list[Buffer]] = []
     end = -1
@@ -150,11 +160,12 @@ def _sharing(buffers: tuple[Buffer, ...]) -> list[list[Buffer]]:
             groups[-1].append(buffer)
         else:
             groups.append([buffer])
-        end = max(end, _end(buffer))
+        end = max(end, end_of(buffer))
     return groups
 
 
-def _region(group: list[Buffer], poison: bool) -> dict[str, Image]:
+def lone_constant(group: Sequence[Buffer]) -> Buffer | None:
+    """The constant that a group of ``sharing`` is; SimulationError when others are in its place."""
     constants = [b for b in group if b.kind == "const"]
     if constants and len(group) > 1:
         other = next(b for b in group if b is not constants[0])
@@ -162,15 +173,20 @@ def _region(group: list[Buffer], poison: bool) -> dict[str, Image]:
             f"constant buffer {constants[0].name} shares card memory with {other.name}; "
             "give them addresses apart"
         )
-    if constants:
-        return {constants[0].name: _constant(constants[0], poison)}
+    return constants[0] if constants else None
+
+
+def _region(group: list[Buffer], poison: bool) -> dict[str, Image]:
+    constant = lone_constant(group)
+    if constant is not None:
+        return {constant.name: _constant(constant, poison)}
     start = group[0].address
-    whole = _blank(max(map(_end, group)) - start, STICK, "", poison)
+    whole = _blank(max(map(end_of, group)) - start, STICK, "", poison)
     return {b.name: _part(whole, b, start) for b in group}
 
 
 def _part(whole: Image, buffer: Buffer, start: int) -> Image:
-    low, high = buffer.address - start, _end(buffer) - start
+    low, high = buffer.address - start, end_of(buffer) - start
     return Image(
         whole.data[low:high], whole.valid[low // STICK : high // STICK], STICK,
         f"{buffer.kind} buffer {buffer.name}",

@@ -25,9 +25,11 @@ from spyrec.sim import check as hazards
 from spyrec.sim import isa, objfile
 from spyrec.sim.device import DeviceSpec, load_device, parse_device
 from spyrec.sim.run import run
+from spyrec.sim.stats import RunResult
 from spyrec.sim.trace import ChromeTrace
 
 Array = np.ndarray[Any, Any]
+PortArray = tuple[runtime.Port, Array]
 NUMERICS: tuple[Numerics, ...] = ("dl16", "ieee16", "fp32")
 
 
@@ -238,6 +240,8 @@ def simulate(
     device: str | DeviceSpec | None = None,
     trace: str | Path | None = None,
     check: bool = False,
+    host_launch: str | None = None,
+    jobs: int | None = None,
     progress: Progress = silent,
 ) -> Result:
     """Run a program on the simulated device.
@@ -254,6 +258,7 @@ def simulate(
     HazardError when it is ``check`` that found something), OSError (the trace cannot be written).
     """
     machine = _machine(program, device)
+    program, parts = _in_jobs(program, machine, host_launch, jobs)
     given: Mapping[str, Array] = {}
     if inputs is not None:
         given = {name: np.asarray(array) for name, array in inputs.items()}
@@ -276,20 +281,46 @@ def simulate(
     if checked is not None and not timing_only:
         found = undefined_outputs(program.code, machine, given, ran.outputs, checked)
         hazards.refuse(tuple(found))
-    got = [] if timing_only else [
+    got = None if timing_only else [
         (port, runtime.unpack(port, ran.outputs[port.buffer.name])) for port in program.outputs
     ]
-    kernels = kernel_rows(program.code, machine, ran.launches)
+    host = None
+    if host_launch is not None:
+        made = runtime.jobs_of(program.code, parts, ran.launches)
+        host = runtime.host_time(machine, host_launch, made)
+    return result_of(program.code, machine, ran, fed, got, wall_s=wall_s, host=host)
+
+
+def result_of(
+    code: isa.Program, machine: DeviceSpec, ran: RunResult, fed: Sequence[PortArray],
+    got: Sequence[PortArray] | None, *, wall_s: float, host: runtime.HostTime | None = None,
+) -> Result:
+    """The result of a run: ``fed`` its inputs, ``got`` its outputs (None when only time was
+    simulated), ``wall_s`` seconds of simulation."""
+    kernels = kernel_rows(code, machine, ran.launches)
     totals = run_totals(ran, kernels, machine)
-    meta = program.code.meta
     facts = Report(
-        spyrec=__version__, model=meta.get("model", ""), device=machine.name,
-        numerics=meta.get("numerics", ""), total_cycles=totals.cycles, total_us=totals.us,
-        clock_mhz=machine.clock_mhz, functional=not timing_only, wall_s=round(wall_s, 6),
-        events=ran.events, launch_cycles=totals.launch_cycles, kernels=kernels,
+        spyrec=__version__, model=code.meta.get("model", ""), device=machine.name,
+        numerics=code.meta.get("numerics", ""), total_cycles=totals.cycles, total_us=totals.us,
+        clock_mhz=machine.clock_mhz, functional=got is not None, wall_s=round(wall_s, 6),
+        events=ran.events, launch_cycles=totals.launch_cycles, kernels=kernels, host=host,
     )
-    warnings = (*runtime.overflow_warnings(fed), *runtime.nan_warnings(got))
-    return Result({port.name: array for port, array in got}, kernels, totals, warnings, facts)
+    warnings = (*runtime.overflow_warnings(fed), *runtime.nan_warnings(got or ()))
+    outputs = {port.name: array for port, array in got or ()}
+    return Result(outputs, kernels, totals, warnings, facts)
+
+
+def _in_jobs(
+    program: Program, machine: DeviceSpec, host_launch: str | None, jobs: int | None
+) -> tuple[Program, int]:
+    """The program as the host launches it, and in how many jobs."""
+    if host_launch is None:
+        if jobs is not None:
+            raise SpyrecError("jobs say how the host launches a program: say host_launch too")
+        return program, 1
+    runtime.checked_mode(host_launch)
+    parts = machine.host.jobs if jobs is None else jobs
+    return replace(program, code=runtime.cut(program.code, parts)), parts
 
 
 def _machine(program: Program, device: str | DeviceSpec | None) -> DeviceSpec:

@@ -7,6 +7,7 @@ import sys
 import click
 
 from spyrec.cli_path import NEW_FILE
+from spyrec.sim.host import HOST_LAUNCHES
 
 ENDLESS = 1000  # columns; a pipe has no width, so nothing is shortened to fit it
 
@@ -22,6 +23,11 @@ ENDLESS = 1000  # columns; a pipe has no width, so nothing is shortened to fit i
               help="Look for races, undefined values and misused tokens first; find any and stop.")
 @click.option("--trace", type=NEW_FILE, help="Where a Chrome trace goes, .json.")
 @click.option("--report", type=NEW_FILE, help="Where the report goes, .json.")
+@click.option("--host-launch", type=click.Choice(HOST_LAUNCHES),
+              help="Tell what launching takes of the host too, when each launch constructs the job "
+              "graph, only its compute side, or nothing.")
+@click.option("--jobs", type=click.IntRange(min=1),
+              help="Device jobs the host launches it as; by default those of the device file.")
 @click.option("--device", metavar="NAME|FILE.toml",
               help="Machine to run on instead of the one the program was compiled for.")
 def simulate_command(
@@ -33,16 +39,20 @@ def simulate_command(
     check: bool,
     trace: str | None,
     report: str | None,
+    host_launch: str | None,
+    jobs: int | None,
     device: str | None,
 ) -> None:
     """Simulate PROGRAM.spx, compute its outputs and print one line per kernel."""
     if timing_only and outputs:
         raise click.UsageError("--timing-only computes no numbers, so it has no --outputs to write")
+    if jobs is not None and host_launch is None:
+        raise click.UsageError("--jobs says how the host launches: say --host-launch too")
     from rich.console import Console
 
     from spyrec import api, files, runtime
     from spyrec.progress import progress_bar
-    from spyrec.table import kernel_table
+    from spyrec.table import host_line, kernel_table
 
     loaded = api.load(program)
     arrays = None
@@ -53,7 +63,7 @@ def simulate_command(
     with progress_bar() as progress:
         result = api.simulate(
             loaded, arrays, timing_only=timing_only, seed=seed, device=device, trace=trace,
-            check=check, progress=progress,
+            check=check, host_launch=host_launch, jobs=jobs, progress=progress,
         )
     if check:
         click.echo("check: no hazard found", err=True)
@@ -68,6 +78,8 @@ def simulate_command(
     with console.capture() as table:
         console.print(kernel_table(result.kernels, result.totals, columns))
     click.echo("\n".join(line.rstrip() for line in table.get().splitlines()))
+    if result.facts.host is not None:
+        click.echo(host_line(result.facts.host))
     for what, path in (("outputs", outputs), ("report", report), ("trace", trace)):
         if path is not None:
             click.echo(f"{what}: {path}")

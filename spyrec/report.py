@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from spyrec.runtime.jobs import HostTime
 from spyrec.sim.device import DeviceSpec
 from spyrec.sim.isa import UNITS, Kernel, Program, launched
 from spyrec.sim.stats import LaunchStats, RunResult
@@ -95,7 +96,7 @@ class Report:
     """A run: what ran where, its totals and its kernels in launch order.
 
     ``launch_cycles``: as in Totals. ``wall_s``: seconds the simulation itself took; ``events``:
-    those the engine handled.
+    those the engine handled. ``host``: what launching takes beside, when that was asked for.
     """
 
     spyrec: str
@@ -110,6 +111,7 @@ class Report:
     events: int
     launch_cycles: int
     kernels: tuple[KernelRow, ...]
+    host: HostTime | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """What the report file holds: dicts and lists, the keys in its order."""

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spyrec.report import KernelRow, Totals
+from spyrec.runtime.jobs import HostTime
 
 MAX_ROWS = 40  # rows shown; the report file holds them all
 MIN_NAME = 16  # characters a name is not shortened below
@@ -42,6 +43,15 @@ def kernel_table(kernels: Sequence[KernelRow], totals: Totals, columns: int) -> 
         table.add_row(Text(_shortened(name, room)), *cells)  # as it is: [0] is no markup
     table.add_row(*last, style="bold")
     return table
+
+
+def host_line(host: HostTime) -> str:
+    """``launched as 2 device jobs, graph: device 10.0 us, host 2,540.1 us, ...``"""
+    jobs = "1 device job" if host.jobs == 1 else f"{host.jobs} device jobs"
+    return (
+        f"launched as {jobs}, {host.launch}: device {host.device_us:,.1f} us, host "
+        f"{host.host_us:,.1f} us, copies {host.copy_us:,.1f} us, wall {host.wall_us:,.1f} us"
+    )
 
 
 def _kernel(k: KernelRow, totals: Totals) -> Cells:

@@ -36,6 +36,7 @@ reserved_bytes = 0
 port_bytes_per_cycle = 256
 [hbm]
 bytes = 1048576
+segment_bytes = 524288
 bytes_per_cycle = 128
 write_bytes_per_cycle = 128
 again_bytes_per_cycle = 128
@@ -93,6 +94,16 @@ exp = 6
 [launch]
 start_cycles = 50
 loop_max = 1000
+[host]
+jobs = 1
+ahead_jobs = 0
+transfer_graph_us = 30
+compute_graph_us = 100
+submit_us = 10
+correction_ns = 1000
+patch_cycles = 5
+link_us = 2
+link_bytes_per_us = 1000
 """
 SMALL: DeviceSpec = parse_device(TOML)
 COPY = MicroProgram(1)

@@ -163,9 +163,13 @@ def test_lines_of_every_way_to_write_a_key() -> None:
 
 
 def test_a_section_written_in_another_way_is_the_same() -> None:
-    start = next(n for n, line in enumerate(LINES) if line.startswith("[launch]"))
+    start, end = (
+        next(n for n, line in enumerate(LINES) if line.startswith(header))
+        for header in ("[launch]", "[host]")
+    )
     inline = f"launch = {{{stated('launch.start_cycles')}, {stated('launch.loop_max')}}}"
-    assert parse_device("\n".join([inline, *LINES[:start]])).launch == parse_device(FILE).launch
+    made = parse_device("\n".join([inline, *LINES[:start], *LINES[end:]]))
+    assert made.launch == parse_device(FILE).launch
 
 
 def test_a_byte_that_is_no_utf8_is_told_by_its_line(tmp_path: Path) -> None:

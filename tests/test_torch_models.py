@@ -83,6 +83,16 @@ def test_architecture_through_torch_compile(kind: str) -> None:
     assert last_report()["total_cycles"] > 0
 
 
+def check_shared(session: Any) -> None:
+    """Prefill and decode have one image of nearly all weights, and one room for each state."""
+    (_, prefill), (_, decode) = session._loaded
+    assert len(decode.kept) >= 4 and all(k.in_place for k in (*prefill.kept, *decode.kept))
+    assert [k.state.piece for k in prefill.kept] == [k.state.piece for k in decode.kept]
+    weights = [p for p in session.card.memory.allocations if p.constant]
+    shared = sum(p.size for p in weights if p.users > 1)
+    assert shared >= 0.95 * sum(p.size for p in weights)
+
+
 def test_greedy_generation_with_the_cache_on_the_device() -> None:
     """Prefill, then one token after the other, until a choice is closer than the device can tell:
     there the two best logits of eager must be almost equal."""
@@ -103,10 +113,11 @@ def test_greedy_generation_with_the_cache_on_the_device() -> None:
         for n in (8, 1)
     )  # fmt: skip
     session = spyrec.Session(prefill, decode)
+    check_shared(session)
     tokens = prompt
     result = session.run(prefill, {"input_ids": prompt.numpy(), "cache_position": np.arange(8)})
     for position in range(8, 40):
-        logits = next(a for n, a in result.outputs.items() if not n.endswith(".next"))[0, -1]
+        [logits] = (array[0, -1] for array in result.outputs.values())
         chosen = int(logits.argmax())
         with torch.no_grad():
             eager = model(tokens, use_cache=False).logits[0, -1]
@@ -120,4 +131,7 @@ def test_greedy_generation_with_the_cache_on_the_device() -> None:
         tokens = torch.cat([tokens, torch.tensor([[chosen]])], dim=1)
         feed = {"input_ids": np.array([[chosen]]), "cache_position": np.array([position])}
         result = session.run(decode, feed)
+        if position > 8:  # the first launch of a program brings its addresses
+            assert result.facts.host is not None and result.facts.host.copy_us == 0
+    assert not session.card.notes  # no state was ever laid out anew
     assert tokens.shape[1] > 8 + 4
