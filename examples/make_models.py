@@ -1,5 +1,6 @@
-"""Writes two small ONNX models with seeded random weights: encoder.onnx, one transformer encoder
-block, and cnn.onnx, a residual convolutional classifier. Run: python examples/make_models.py FOLDER
+"""Writes small ONNX models with seeded random weights: encoder.onnx, one transformer encoder block;
+reader.onnx, the same for texts of any length up to 512, with their mean vector; and cnn.onnx, a
+residual convolutional classifier. Run: python examples/make_models.py FOLDER
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 OPSET = 17
 IR_VERSION = 8
 SEQUENCE, HIDDEN, HEADS, INNER, VOCABULARY = 64, 256, 4, 1024, 1000
+LONGEST = 512
 IMAGE, CLASSES = 64, 10
 
 
@@ -52,13 +54,37 @@ class Graph:
 def encoder(seed: int = 0) -> onnx.ModelProto:
     """ids[1, 64] and mask[1, 64], int64 -> hidden[1, 64, 256]."""
     g = Graph(np.random.default_rng(seed))
+    _encode(g, SEQUENCE)
+    return g.model("encoder", *_ports(SEQUENCE))
+
+
+def reader(seed: int = 0) -> onnx.ModelProto:
+    """ids[1, seq] and mask[1, seq], int64 -> hidden[1, seq, 256], mean[1, 256] over seq."""
+    g = Graph(np.random.default_rng(seed))
+    g.node("ReduceMean", [_encode(g, -1)], "mean", axes=[1], keepdims=0)
+    inputs, outputs = _ports("seq")
+    mean = helper.make_tensor_value_info("mean", TensorProto.FLOAT, [1, HIDDEN])
+    return g.model("reader", inputs, [*outputs, mean])
+
+
+def _ports(sequence: int | str) -> tuple[list[Any], list[Any]]:
+    inputs = [
+        helper.make_tensor_value_info(name, TensorProto.INT64, [1, sequence])
+        for name in ("ids", "mask")
+    ]
+    shape = [1, sequence, HIDDEN]
+    return inputs, [helper.make_tensor_value_info("hidden", TensorProto.FLOAT, shape)]
+
+
+def _encode(g: Graph, sequence: int) -> str:
+    """The encoder block; a ``sequence`` of -1 is as long as ids."""
     words = g.node("Gather", [g.random("words", VOCABULARY, HIDDEN, fan_in=1), "ids"], "word")
-    places = g.random("places", SEQUENCE, HIDDEN, fan_in=1)
+    places = _places(g, sequence)
     x = _layer_norm(g, "embedding", g.node("Add", [words, places], "embedded"))
 
     heads = {}
     for name in ("query", "key", "value"):
-        heads[name] = _split_heads(g, name, _linear(g, name, x, HIDDEN, HIDDEN))
+        heads[name] = _split_heads(g, name, _linear(g, name, x, HIDDEN, HIDDEN), sequence)
     keys = g.node("Transpose", [heads["key"]], "keys_t", perm=[0, 1, 3, 2])
     scores = g.node("MatMul", [heads["query"], keys], "scores")
     scale = g.weight("scale", np.float32(1 / np.sqrt(HIDDEN // HEADS)))
@@ -67,21 +93,23 @@ def encoder(seed: int = 0) -> onnx.ModelProto:
     weights = g.node("Softmax", [masked], "attention", axis=-1)
     mixed = g.node("MatMul", [weights, heads["value"]], "mixed")
     merged = g.node("Transpose", [mixed], "merged_t", perm=[0, 2, 1, 3])
-    shape = g.weight("merged_shape", np.array([1, SEQUENCE, HIDDEN], np.int64))
+    shape = g.weight("merged_shape", np.array([1, sequence, HIDDEN], np.int64))
     projected = _linear(g, "project", g.node("Reshape", [merged, shape], "merged"), HIDDEN, HIDDEN)
     x = _layer_norm(g, "attended", g.node("Add", [projected, x], "attention_residual"))
 
     widened = _gelu(g, _linear(g, "widen", x, HIDDEN, INNER))
     narrowed = _linear(g, "narrow", widened, INNER, HIDDEN)
-    _layer_norm(g, "hidden", g.node("Add", [narrowed, x], "inner_residual"))
-    return g.model(
-        "encoder",
-        [
-            helper.make_tensor_value_info(name, TensorProto.INT64, [1, SEQUENCE])
-            for name in ("ids", "mask")
-        ],
-        [helper.make_tensor_value_info("hidden", TensorProto.FLOAT, [1, SEQUENCE, HIDDEN])],
-    )
+    return _layer_norm(g, "hidden", g.node("Add", [narrowed, x], "inner_residual"))
+
+
+def _places(g: Graph, sequence: int) -> str:
+    """A vector for each place, as many as ids has."""
+    if sequence >= 0:
+        return g.random("places", sequence, HIDDEN, fan_in=1)
+    every = g.random("places", LONGEST, HIDDEN, fan_in=1)
+    length = g.node("Shape", ["ids"], "length", start=1)
+    first = g.weight("first", np.array([0], np.int64))
+    return g.node("Slice", [every, first, length, first], "places_used")
 
 
 def _linear(g: Graph, name: str, x: str, wide_in: int, wide_out: int) -> str:
@@ -96,9 +124,9 @@ def _layer_norm(g: Graph, name: str, x: str) -> str:
     return g.node("LayerNormalization", [x, scale, bias], name, axis=-1, epsilon=1e-5)
 
 
-def _split_heads(g: Graph, name: str, x: str) -> str:
+def _split_heads(g: Graph, name: str, x: str, sequence: int) -> str:
     """[1, S, H*D] -> [1, H, S, D]"""
-    sizes = np.array([1, SEQUENCE, HEADS, HIDDEN // HEADS], np.int64)
+    sizes = np.array([1, sequence, HEADS, HIDDEN // HEADS], np.int64)
     split = g.node("Reshape", [x, g.weight(f"{name}_shape", sizes)], f"{name}_split")
     return g.node("Transpose", [split], f"{name}_heads", perm=[0, 2, 1, 3])
 
@@ -177,12 +205,12 @@ def _conv(
     return g.node("Relu", [y], f"{name}_relu") if relu else y
 
 
-MODELS = {"encoder": encoder, "cnn": cnn}
+MODELS = {"encoder": encoder, "reader": reader, "cnn": cnn}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, help="where to write encoder.onnx and cnn.onnx")
+    parser.add_argument("folder", type=Path, help="where to write the models")
     parser.add_argument("--seed", type=int, default=0, help="of the random weights")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)

@@ -32,6 +32,7 @@ from .asm_tree import (
 from .errors import AsmError
 from .isa import (
     MAX_LOOPS,
+    Bucket,
     Buffer,
     Instr,
     Kernel,
@@ -67,7 +68,8 @@ def assemble(text: str) -> Program:
     buffers = tuple(_buffer(b) for b in items.get("buffer", []))
     kernels = tuple(_kernel(k, limits) for k in items.get("kernel", []))
     launches = tuple(_launch(node, kernels) for node in items.get("launch", []))
-    program = Program(kernels, buffers, launches, device, _meta(items.get("meta", [])))
+    buckets = tuple(map(_bucket, items.get("bucket", [])))
+    program = Program(kernels, buffers, launches, device, _meta(items.get("meta", [])), buckets)
     with at(0):
         check_program(program, limits)
     return program
@@ -152,6 +154,18 @@ def _launch(node: Node, kernels: Sequence[Kernel]) -> Launch:
         )
     after = integers(only(node, "after"))
     return Launch(number, tuple(args), after, only(node, "early") is not None, _notes(node))
+
+
+def _bucket(node: Node) -> Bucket:
+    name, launches = tokens_of(node)
+    sizes: dict[str, int] = {}
+    for size in every(node, "size"):
+        dim, number = tokens_of(size)
+        if text_of(dim) in sizes:
+            raise AsmError(f"size {dim} is given twice", line_of(size))
+        sizes[text_of(dim)] = integer(number)
+    holds = tuple(name_of(tokens_of(held)[0]) for held in every(node, "holds"))
+    return Bucket(text_of(name), sizes, integer(launches), holds, _meta(every(node, "meta")))
 
 
 def _kernel(node: Node, limits: Limits) -> Kernel:

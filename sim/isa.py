@@ -321,14 +321,31 @@ class Launch:
 
 
 @dataclass(frozen=True)
+class Bucket:
+    """One of the sizes a program is compiled for: ``launches`` of its launches, the next after
+    those of the bucket before, and the buffers (by name) that belong to it. ``sizes``: open
+    dimension -> its size. ``meta`` is for the host; the simulator never reads it."""
+
+    name: str
+    sizes: Mapping[str, int]
+    launches: int
+    buffers: tuple[str, ...]
+    meta: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Program:
-    """A whole compiled model. ``meta``: model name, device name, numerics, versions, options."""
+    """A whole compiled model. ``meta``: model name, device name, numerics, versions, options.
+
+    With ``buckets`` it holds several programs that share kernels, constants and card memory; one of
+    them runs at a time (see ``link.bucket_program``)."""
 
     kernels: tuple[Kernel, ...]
     buffers: tuple[Buffer, ...]
     launches: tuple[Launch, ...]
     device: str = ""  # the device description, as TOML text
     meta: Mapping[str, str] = field(default_factory=dict)
+    buckets: tuple[Bucket, ...] = ()
 
 
 def launched(kernel: Kernel, launch: Launch) -> Kernel:

@@ -19,6 +19,7 @@ from .isa import (
     GO,
     OPCODES,
     UNITS,
+    Bucket,
     Buffer,
     Guard,
     Instr,
@@ -68,6 +69,8 @@ def _program(program: Program, data: bool) -> Iterator[str]:
         yield ""
     for launch in program.launches:
         yield from _launch(launch, program.kernels)
+    for bucket in program.buckets:
+        yield from _bucket(bucket)
 
 
 def _device(text: str) -> Iterator[str]:
@@ -120,6 +123,17 @@ def _launch(launch: Launch, kernels: Sequence[Kernel]) -> Iterator[str]:
     if launch.notes:
         yield from _notes(launch.notes)
         yield "}"
+
+
+def _bucket(bucket: Bucket) -> Iterator[str]:
+    yield f"bucket {_quoted(bucket.name)} launches {bucket.launches} {{"
+    for dim, size in sorted(bucket.sizes.items()):
+        yield f"  size {_quoted(dim)} = {size}"
+    for key, value in sorted(bucket.meta.items()):
+        yield f"  meta {_quoted(key)} = {_quoted(value)}"
+    for name in bucket.buffers:
+        yield f"  holds {_name('%', name)}"
+    yield "}"
 
 
 def _notes(notes: Sequence[Note]) -> Iterator[str]:

@@ -9,6 +9,7 @@ still checked field by field, so that a forged one is refused as well.
     .buffers           kind, HBM address and meta of each buffer
     .launches          kernel, dependencies and address slots of each launch
     .rela.launches     for each slot the buffer and offset its address comes from
+    .buckets           sizes, launches, buffers and meta of each bucket; empty without any
     .provenance        IR op and model nodes of each kernel's notes, then of each launch's
     .note.spyrec       format version and checksum, device description (TOML), meta (JSON)
     .symtab .strtab    kernels (functions in .text), then buffers (objects in the last two)
@@ -35,6 +36,7 @@ from .errors import ObjectError
 from .isa import (
     MICRO_OPS,
     STICK,
+    Bucket,
     Buffer,
     Kernel,
     Launch,
@@ -46,7 +48,7 @@ from .isa import (
 from .records import Pack, Unpack
 from .wellformed import KINDS, Limits, check_program, limits_of
 
-VERSION = 2
+VERSION = 3
 PAGE = 4096
 OWNER = b"spyrec\0"
 NOTE_VERSION, NOTE_DEVICE, NOTE_META = 1, 2, 3  # what readelf calls version, architecture, unknown
@@ -61,6 +63,7 @@ SECTIONS: tuple[Shape, ...] = (
     Shape(".buffers", elf.PROGBITS),
     Shape(".launches", elf.PROGBITS, elf.ALLOC | elf.WRITE),
     Shape(".rela.launches", elf.RELOCS, elf.INFO_LINK, ".symtab", ".launches", entry=24),
+    Shape(".buckets", elf.PROGBITS),
     Shape(".provenance", elf.PROGBITS),
     Shape(".note.spyrec", elf.NOTES, align=4),
     Shape(".symtab", elf.SYMTAB, link=".strtab", locals_=1, entry=24),
@@ -134,7 +137,8 @@ def loads(blob: Bytes) -> Program:
     kernels = _read_kernels(sections, functions, limits, notes)
     buffers = _read_buffers(sections, objects)
     launches = _read_launches(sections, [b.name for b in buffers], len(functions), notes)
-    program = Program(kernels, buffers, launches, device, meta)
+    buckets = _read_buckets(sections[".buckets"], buffers)
+    program = Program(kernels, buffers, launches, device, meta, buckets)
     check_program(program, limits)
     return program
 
@@ -156,6 +160,7 @@ def _pieces(program: Program) -> list[Bytes]:
         ".buffers": [_buffer_table(program.buffers)],
         ".launches": [launches],
         ".rela.launches": [elf.pack_relas(relas)],
+        ".buckets": [_bucket_table(program)],
         ".provenance": [
             *(_provenance(k.notes) for k in program.kernels),
             *(_provenance(x.notes) for x in program.launches),
@@ -379,6 +384,35 @@ def _read_buffers(sections: dict[str, memoryview], objects: Sequence[Symbol]) ->
     table.finish()
     weights.finish()
     return tuple(buffers)
+
+
+def _bucket_table(program: Program) -> bytes:
+    """Nothing when there is no bucket."""
+    number = {b.name: i for i, b in enumerate(program.buffers)}
+    out = Pack()
+    if program.buckets:
+        out.u32(len(program.buckets))
+    for bucket in program.buckets:
+        out.text(bucket.name)
+        out.facts(bucket.sizes)
+        out.u32(bucket.launches, len(bucket.buffers), *(number[name] for name in bucket.buffers))
+        out.facts(bucket.meta)
+    return bytes(out.out)
+
+
+def _read_buckets(section: memoryview, buffers: Sequence[Buffer]) -> tuple[Bucket, ...]:
+    table = Unpack(".buckets", section)
+    buckets: list[Bucket] = []
+    for _ in range(table.count(20) if len(section) else 0):
+        name, sizes, launches = table.text(), table.facts(), table.u32()
+        places = [table.u32() for _ in range(table.count(4))]
+        numbers = {dim: n for dim, n in sizes.items() if isinstance(n, int)}
+        if len(numbers) != len(sizes) or any(i >= len(buffers) for i in places):
+            raise table.error(f"bucket {name!r} has a size that is no number, or no such buffer")
+        names = tuple(buffers[i].name for i in places)
+        buckets.append(Bucket(name, numbers, launches, names, table.texts()))
+    table.finish()
+    return tuple(buckets)
 
 
 def _launches(program: Program) -> tuple[bytes, list[Rela]]:

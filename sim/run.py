@@ -80,6 +80,8 @@ def prepare(program: Program, device: DeviceSpec) -> Prepared:
 
 
 def _check(program: Program, device: DeviceSpec) -> None:
+    if program.buckets:
+        raise SimulationError("the program has buckets; choose the one to run")
     limits = Limits(device.cores.count, device.launch.loop_max, device.hbm.bytes)
     check_program(program, limits)
     check_work(program, device)

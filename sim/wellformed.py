@@ -32,6 +32,7 @@ from .isa import (
     Program,
     Stream,
 )
+from .wellformed_buckets import check_buckets
 
 MAX_CORES = 63  # a core mask is the non-negative half of 64 bits
 MAX_TOKEN = 0xFFFF
@@ -118,6 +119,8 @@ def check_program(program: Program, limits: Limits) -> None:
     sizes = {b.name: b.size for b in program.buffers}
     for i, launch in enumerate(program.launches):
         _check_launch(i, launch, program.kernels, sizes)
+    if program.buckets:
+        check_buckets(program)
 
 
 def check_kernel(kernel: Kernel, limits: Limits) -> None:

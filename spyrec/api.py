@@ -10,23 +10,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from spyrec import __version__, files, runtime
+from spyrec import buckets as bucketed
 from spyrec.ir.core import Module
 from spyrec.ir.errors import ParseError, SpyrecError
 from spyrec.lanes import undefined_outputs
 from spyrec.passes.manager import Hook, Numerics, Pass, Target
 from spyrec.progress import Progress, silent
-from spyrec.report import KernelRow, Report, Totals, kernel_rows, run_totals
+from spyrec.report import BucketUse, KernelRow, Report, Totals, kernel_rows, run_totals
 from spyrec.sim import check as hazards
 from spyrec.sim import isa, objfile
 from spyrec.sim.device import DeviceSpec, load_device, parse_device
 from spyrec.sim.run import run
 from spyrec.sim.stats import RunResult
 from spyrec.sim.trace import ChromeTrace
+
+if TYPE_CHECKING:
+    from spyrec.driver import Compiled
 
 Array = np.ndarray[Any, Any]
 PortArray = tuple[runtime.Port, Array]
@@ -49,13 +53,30 @@ class Program:
 
     @cached_property
     def inputs(self) -> tuple[runtime.Port, ...]:
-        """The model's inputs: names, element types, shapes."""
-        return runtime.ports(self.code, "input")
+        """The model's inputs: names, element types, shapes (with buckets those of the largest)."""
+        return self._ports("input")
 
     @cached_property
     def outputs(self) -> tuple[runtime.Port, ...]:
-        """The model's outputs: names, element types, shapes."""
-        return runtime.ports(self.code, "output")
+        """The model's outputs: names, element types, shapes (with buckets those of the largest)."""
+        return self._ports("output")
+
+    def _ports(self, kind: str) -> tuple[runtime.Port, ...]:
+        if self.code.buckets:
+            return bucketed.ports(self.code, kind)
+        return runtime.ports(self.code, kind)
+
+    @property
+    def buckets(self) -> tuple[dict[str, int], ...]:
+        """The sizes of each bucket, empty without."""
+        return tuple(dict(b.sizes) for b in self.code.buckets)
+
+    def check(self, given: Mapping[str, runtime.Described], origin: str = "inputs") -> None:
+        """SpyrecError that lists all that is wrong with inputs of these shapes and types."""
+        if self.code.buckets:
+            bucketed.choose(self.code, given, origin=origin)
+        else:
+            runtime.check(self.inputs, given, origin)
 
     def __repr__(self) -> str:
         name, kernels = self.code.meta.get("model", ""), len(self.code.kernels)
@@ -112,6 +133,7 @@ def compile(  # the name users expect, as re.compile has it
     hook: Hook | None = None,
     progress: Progress = silent,
     example_inputs: Sequence[Any] | None = None,
+    buckets: Mapping[str, Sequence[int]] | None = None,
 ) -> Program:
     """Compile a model: the path of an ``.onnx``, ``.pt2`` or ``.sir`` file, an ``onnx.ModelProto``,
     a torch ``ExportedProgram``, a ``torch.fx.GraphModule`` (with ``example_inputs``, which tell its
@@ -120,20 +142,38 @@ def compile(  # the name users expect, as re.compile has it
     ``bind`` gives dynamic dimensions their size (by name, or ``"INPUT:AXIS"``); ``const`` gives
     inputs a fixed value; ``device`` is a name, a ``.toml`` path or a DeviceSpec; ``numerics`` is
     the format tensors live in on the device; ``passes`` replaces the pipeline (text, or passes);
-    ``plan`` pins decisions; ``hook`` is called after each pass.
+    ``plan`` pins decisions; ``hook`` is called after each pass. ``buckets`` gives open dimensions
+    several sizes each: the program then holds kernels for every combination, which share weights
+    (docs/buckets.md).
 
     Raises SpyrecError (the model, an option or the plan is at fault), SimError (the device file
     is), OSError (a file cannot be read).
     """
-    target = _target(device, numerics)
-    module = import_model(model, bind or {}, const or {}, example_inputs)
     from spyrec.driver import compile_module
 
-    done = compile_module(
-        module, target, pipeline=passes, plan=dict(plan) if plan is not None else None, hook=hook,
-        progress=progress,
-    )
-    program = Program(done.program, done.module, done.plan, oddities(done.module))
+    target = _target(device, numerics)
+
+    def load(sizes: Mapping[str, int]) -> Module:
+        return import_model(model, {**(bind or {}), **sizes}, const or {}, example_inputs)
+
+    def build(module: Module, decisions: Mapping[str, Any] | None) -> Compiled:
+        given = dict(decisions) if decisions is not None else None
+        return compile_module(
+            module, target, pipeline=passes, plan=given, hook=hook, progress=progress
+        )
+
+    if buckets is None:
+        done = build(load({}), plan)
+        program = Program(done.program, done.module, done.plan, oddities(done.module))
+    else:
+        from spyrec.bucket_compile import compile_buckets
+
+        if isinstance(model, Module) or set(buckets) & set(bind or {}):
+            raise SpyrecError(
+                "buckets are for a model file or object that leaves sizes open, and for dimensions "
+                f"that are not bound; got buckets of {', '.join(buckets)}"
+            )
+        program = Program(*compile_buckets(load, build, buckets, plan))
     return named(program, Path(model).name) if isinstance(model, str | Path) else program
 
 
@@ -243,6 +283,7 @@ def simulate(
     host_launch: str | None = None,
     jobs: int | None = None,
     progress: Progress = silent,
+    bucket: Mapping[str, int] | None = None,
 ) -> Result:
     """Run a program on the simulated device.
 
@@ -252,16 +293,27 @@ def simulate(
     program was compiled for. ``trace``: where to write a Chrome trace.
     ``check`` looks for hazards first and, unless only time is asked for, runs the program a second
     time to see whether undefined lanes reach an output (docs/checking.md).
+    A program with buckets takes inputs of any shape that fits one: the smallest is run, outputs are
+    what the true shape gives. ``bucket`` asks for sizes of some dimensions; without ``inputs`` and
+    ``bucket`` the largest is run.
     On a busy machine start Python with OPENBLAS_NUM_THREADS=1: the matrices are small.
 
     Raises SpyrecError (inputs do not fit), SimError (the program breaks a rule of the machine; a
     HazardError when it is ``check`` that found something), OSError (the trace cannot be written).
     """
     machine = _machine(program, device)
-    program, parts = _in_jobs(program, machine, host_launch, jobs)
-    given: Mapping[str, Array] = {}
+    given: dict[str, Array] = {}
     if inputs is not None:
         given = {name: np.asarray(array) for name, array in inputs.items()}
+    chosen = bucketed.chosen(program.code, None if inputs is None else given, bucket)
+    use = None if chosen is None else chosen.use
+    if chosen is not None:
+        program = replace(program, code=chosen.code)
+        if inputs is None and not timing_only:
+            inputs = given = runtime.random_inputs(bucketed.asked(chosen), seed)
+        given = bucketed.filled(chosen, given)
+    program, parts = _in_jobs(program, machine, host_launch, jobs)
+    if inputs is not None:
         runtime.check(program.inputs, given)
         given = runtime.first_state(program.code) | given
     elif not timing_only:
@@ -282,18 +334,20 @@ def simulate(
         found = undefined_outputs(program.code, machine, given, ran.outputs, checked)
         hazards.refuse(tuple(found))
     got = None if timing_only else [
-        (port, runtime.unpack(port, ran.outputs[port.buffer.name])) for port in program.outputs
+        (port, bucketed.cropped(port, runtime.unpack(port, ran.outputs[port.buffer.name]), use))
+        for port in program.outputs
     ]
     host = None
     if host_launch is not None:
         made = runtime.jobs_of(program.code, parts, ran.launches)
         host = runtime.host_time(machine, host_launch, made)
-    return result_of(program.code, machine, ran, fed, got, wall_s=wall_s, host=host)
+    return result_of(program.code, machine, ran, fed, got, wall_s=wall_s, host=host, bucket=use)
 
 
 def result_of(
     code: isa.Program, machine: DeviceSpec, ran: RunResult, fed: Sequence[PortArray],
     got: Sequence[PortArray] | None, *, wall_s: float, host: runtime.HostTime | None = None,
+    bucket: BucketUse | None = None,
 ) -> Result:
     """The result of a run: ``fed`` its inputs, ``got`` its outputs (None when only time was
     simulated), ``wall_s`` seconds of simulation."""
@@ -304,6 +358,7 @@ def result_of(
         numerics=code.meta.get("numerics", ""), total_cycles=totals.cycles, total_us=totals.us,
         clock_mhz=machine.clock_mhz, functional=got is not None, wall_s=round(wall_s, 6),
         events=ran.events, launch_cycles=totals.launch_cycles, kernels=kernels, host=host,
+        bucket=bucket,
     )
     warnings = (*runtime.overflow_warnings(fed), *runtime.nan_warnings(got or ()))
     outputs = {port.name: array for port, array in got or ()}

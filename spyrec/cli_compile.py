@@ -14,6 +14,7 @@ import click
 from spyrec.cli_path import NEW_FILE
 
 if TYPE_CHECKING:
+    from spyrec import api
     from spyrec.ir.core import Module
     from spyrec.passes.manager import Hook
 
@@ -33,14 +34,31 @@ def _pairs(name: str, values: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def parse_bind(values: Sequence[str]) -> dict[str, int]:
+def parse_sizes(option: str, values: Sequence[str]) -> dict[str, int]:
     """``["batch=1", "x:0=4"]`` -> ``{"batch": 1, "x:0": 4}``; click.UsageError on anything else."""
     found = {}
-    for key, value in _pairs("--bind", values).items():
-        if not (value.isascii() and value.isdigit() and len(value) <= MAX_DIGITS):
-            raise click.UsageError(f"--bind {key}={value}: expected a whole number, 0 or more")
+    for key, value in _pairs(option, values).items():
+        if not _is_size(value):
+            raise click.UsageError(f"{option} {key}={value}: expected a whole number, 0 or more")
         found[key] = int(value)
     return found
+
+
+def parse_buckets(values: Sequence[str]) -> dict[str, list[int]]:
+    """``["seq=64,128"]`` -> ``{"seq": [64, 128]}``; click.UsageError on anything else."""
+    found = {}
+    for key, value in _pairs("--buckets", values).items():
+        sizes = value.split(",")
+        if not all(map(_is_size, sizes)):
+            raise click.UsageError(
+                f"--buckets {key}={value}: expected whole numbers with commas between them"
+            )
+        found[key] = list(map(int, sizes))
+    return found
+
+
+def _is_size(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS
 
 
 def parse_const(values: Sequence[str]) -> dict[str, Any]:
@@ -99,6 +117,8 @@ def _numeric(value: object) -> bool:
               help="File to write. Default: MODEL's name with .spx, here; stdout for text.")
 @click.option("--bind", multiple=True, metavar="DIM=INT",
               help="Size of a dynamic dimension, by its name or as INPUT:AXIS=INT.")
+@click.option("--buckets", multiple=True, metavar="DIM=INT,INT,...",
+              help="Sizes of a dynamic dimension to compile for in one program; shares weights.")
 @click.option("--const", multiple=True, metavar="INPUT=VALUE",
               help="Fix an input to a number, a list, or the array in an .npy file.")
 @click.option("--device", default="spyre", show_default=True, metavar="NAME|FILE.toml",
@@ -122,6 +142,7 @@ def compile_command(
     layers: int | None,
     output: str | None,
     bind: Sequence[str],
+    buckets: Sequence[str],
     const: Sequence[str],
     device: str,
     passes: str | None,
@@ -134,7 +155,10 @@ def compile_command(
     numerics: Any,
 ) -> None:
     """Compile MODEL (.onnx, .pt2, or IR text in .sir) into a program for the simulated device."""
-    bindings, constants = parse_bind(bind), parse_const(const)
+    bindings, constants = parse_sizes("--bind", bind), parse_const(const)
+    sizes = parse_buckets(buckets)
+    if sizes and emit == "ir":
+        raise click.UsageError("--emit ir shows the IR of one size; use --bind, not --buckets")
     if no_weights and emit == "spx":
         raise click.UsageError("--no-weights is for --emit ir and --emit asm; a program needs them")
     from spyrec import api, files
@@ -153,7 +177,7 @@ def compile_command(
         _write(_ir(module, no_weights), output)
         return
     with progress_bar() as progress:
-        program = api.compile(source, **options, progress=progress)
+        program = api.compile(source, **options, progress=progress, buckets=sizes or None)
     program = api.named(program, name)
     _warn(program.warnings)
     if emit == "ir":
@@ -167,7 +191,7 @@ def compile_command(
         target = output or f"{stem}.spx"
         program.save(target)
         n_kernels, n_launches = len(program.code.kernels), len(program.code.launches)
-        click.echo(f"{target}: {n_kernels} kernels, {n_launches} launches")
+        click.echo(f"{target}: {n_kernels} kernels, {n_launches} launches{_buckets(program)}")
     if emit_plan is not None:
         files.write_text(emit_plan, json.dumps(program.plan, indent=1) + "\n")
         click.echo(f"plan: {emit_plan}", err=emit != "spx" and output is None)
@@ -193,6 +217,18 @@ def _source(
     stem = f"{Path(config).name.removesuffix('.json')}-{'prompt' if prompt else 'decode'}"
     cut = f", {layers} layers" if layers else ""
     return exported, stem, f"{stem} {prompt or decode}{cut}"
+
+
+def _buckets(program: api.Program) -> str:
+    """What to say of a program's buckets."""
+    if not program.buckets:
+        return ""
+    from spyrec.buckets import weight_bytes
+    from spyrec.table import size
+
+    shared, apart = weight_bytes(program.code)
+    names = " ".join(b.name for b in program.code.buckets)
+    return f"; buckets {names}: weights {size(shared)} shared, {size(apart)} apart"
 
 
 def _warn(warnings: Sequence[str]) -> None:

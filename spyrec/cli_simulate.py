@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
+from spyrec.cli_compile import parse_sizes
 from spyrec.cli_path import NEW_FILE
 from spyrec.sim.host import HOST_LAUNCHES
+
+if TYPE_CHECKING:
+    from spyrec.report import BucketUse
 
 ENDLESS = 1000  # columns; a pipe has no width, so nothing is shortened to fit it
 
@@ -28,6 +34,8 @@ ENDLESS = 1000  # columns; a pipe has no width, so nothing is shortened to fit i
               "graph, only its compute side, or nothing.")
 @click.option("--jobs", type=click.IntRange(min=1),
               help="Device jobs the host launches it as; by default those of the device file.")
+@click.option("--bucket", multiple=True, metavar="DIM=INT",
+              help="Of a program with buckets, the size to run. Default: the smallest that fits.")
 @click.option("--device", metavar="NAME|FILE.toml",
               help="Machine to run on instead of the one the program was compiled for.")
 def simulate_command(
@@ -41,6 +49,7 @@ def simulate_command(
     report: str | None,
     host_launch: str | None,
     jobs: int | None,
+    bucket: Sequence[str],
     device: str | None,
 ) -> None:
     """Simulate PROGRAM.spx, compute its outputs and print one line per kernel."""
@@ -48,23 +57,27 @@ def simulate_command(
         raise click.UsageError("--timing-only computes no numbers, so it has no --outputs to write")
     if jobs is not None and host_launch is None:
         raise click.UsageError("--jobs says how the host launches: say --host-launch too")
+    sizes = parse_sizes("--bucket", bucket)
     from rich.console import Console
 
-    from spyrec import api, files, runtime
+    from spyrec import api, files
     from spyrec.progress import progress_bar
     from spyrec.table import host_line, kernel_table
 
     loaded = api.load(program)
     arrays = None
     if inputs is not None:
-        arrays = files.read_npz(inputs, lambda given: runtime.check(loaded.inputs, given, inputs))
+        arrays = files.read_npz(inputs, lambda given: loaded.check(given, inputs))
     elif not timing_only:
         click.echo(f"inputs: none given, so random ones are made (seed {seed})", err=True)
     with progress_bar() as progress:
         result = api.simulate(
             loaded, arrays, timing_only=timing_only, seed=seed, device=device, trace=trace,
             check=check, host_launch=host_launch, jobs=jobs, progress=progress,
+            bucket=sizes or None,
         )
+    if result.facts.bucket is not None:
+        click.echo(bucket_line(result.facts.bucket), err=True)
     if check:
         click.echo("check: no hazard found", err=True)
     for warning in result.warnings:
@@ -83,3 +96,12 @@ def simulate_command(
     for what, path in (("outputs", outputs), ("report", report), ("trace", trace)):
         if path is not None:
             click.echo(f"{what}: {path}")
+
+
+def bucket_line(use: BucketUse) -> str:
+    """``bucket: seq=64 for seq=50: 21.9% padding, 23.5% of the MACs``"""
+    true = ",".join(f"{dim}={n}" for dim, n in use.true.items())
+    return (
+        f"bucket: {use.name} for {true}: {use.padding:.1%} padding, {use.macs_waste:.1%} of the "
+        "MACs"
+    )

@@ -92,11 +92,32 @@ class Totals:
 
 
 @dataclass(frozen=True)
+class BucketUse:
+    """Which bucket a run took, and what padding cost.
+
+    ``true`` and ``padded``: open dimension -> the size that was asked for, and the bucket's.
+    ``padding``: share of the bucket's index space that is padding, 1 - product of true / padded.
+    ``macs``: multiply-accumulates of the model's matrix products and convolutions at the true
+    sizes, ``padded_macs`` at the bucket's; ``macs_waste``: 1 - macs / padded_macs. What a program
+    for the true sizes would take is not among these: that is known only by compiling it.
+    """
+
+    name: str
+    true: dict[str, int]
+    padded: dict[str, int]
+    padding: float
+    macs: int
+    padded_macs: int
+    macs_waste: float
+
+
+@dataclass(frozen=True)
 class Report:
     """A run: what ran where, its totals and its kernels in launch order.
 
     ``launch_cycles``: as in Totals. ``wall_s``: seconds the simulation itself took; ``events``:
     those the engine handled. ``host``: what launching takes beside, when that was asked for.
+    ``bucket``: None of a program without buckets.
     """
 
     spyrec: str
@@ -112,6 +133,7 @@ class Report:
     launch_cycles: int
     kernels: tuple[KernelRow, ...]
     host: HostTime | None = None
+    bucket: BucketUse | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """What the report file holds: dicts and lists, the keys in its order."""

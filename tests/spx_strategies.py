@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
+
 from hypothesis import strategies as st
 
 from spyrec.sim.formats import FORMATS
@@ -11,6 +14,7 @@ from spyrec.sim.isa import (
     MICRO_OPS,
     OPCODES,
     UNITS,
+    Bucket,
     Buffer,
     Guard,
     Instr,
@@ -232,3 +236,21 @@ def programs(draw: st.DrawFn) -> Program:
         notes = tuple(draw(st.lists(NOTES, min_size=count, max_size=count)))
         launches.append(Launch(kernel, tuple(args), after, draw(st.booleans()), notes))
     return Program(own_kernels, own_buffers, tuple(launches), "", draw(METAS))
+
+
+@st.composite
+def bucketed(draw: st.DrawFn) -> Program:
+    """A program whose launches, each waiting for none before it, are dealt out to buckets."""
+    whole = draw(programs())
+    launches = tuple(replace(x, after=()) for x in whole.launches)
+    names = draw(st.lists(NAMES, min_size=1, max_size=3, unique=True))
+    cuts = sorted(draw(st.lists(
+        st.integers(0, len(launches)), min_size=len(names) - 1, max_size=len(names) - 1)))
+    counts = [b - a for a, b in pairwise([0, *cuts, len(launches)])]
+    holds = tuple(b.name for b in whole.buffers)
+    sizes = st.dictionaries(TEXTS, st.integers(1, 2**31 - 1), max_size=2)
+    buckets = tuple(
+        Bucket(name, draw(sizes), count, holds, draw(METAS))
+        for name, count in zip(names, counts, strict=True)
+    )
+    return replace(whole, launches=launches, buckets=buckets)

@@ -13,7 +13,7 @@ from onnx import defs
 from examples.make_models import encoder
 from spyrec import api
 from spyrec.frontend.onnx_load import OPSETS
-from spyrec.report import KernelRow, Report, UnitCycles
+from spyrec.report import BucketUse, KernelRow, Report, UnitCycles
 from spyrec.runtime import HostTime
 from spyrec.sim.stats import bound
 from spyrec.table import HEADINGS, MAX_ROWS
@@ -58,9 +58,10 @@ def tables(page: str) -> list[list[str]]:
 
 
 def test_the_page_on_reports_has_every_field_column_and_bound() -> None:
-    run, host, kernel, bounds, units, columns = tables("docs/report.md")
+    run, host, bucket, kernel, bounds, units, columns = tables("docs/report.md")
     assert run == [f.name for f in fields(Report)]
     assert host == [f.name for f in fields(HostTime)]
+    assert bucket == [f.name for f in fields(BucketUse)]
     assert kernel == [f.name for f in fields(KernelRow)]
     assert units == [f.name for f in fields(UnitCycles)]
     assert columns == list(HEADINGS)

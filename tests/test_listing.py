@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spx_strategies import programs
+from spx_strategies import bucketed, programs
 
 from spyrec.sim.device import load_device
 from spyrec.sim.errors import AsmError
@@ -155,7 +155,7 @@ def test_it_reads_back() -> None:
     assert assemble(LISTING) == example()
 
 
-@given(programs())
+@given(st.one_of(programs(), bucketed()))
 @settings(max_examples=50, deadline=None)
 def test_assembling_a_listing_gives_the_same_object(program: Program) -> None:
     text = disassemble(program)
@@ -234,7 +234,10 @@ MISTAKES = [
     ("kernel", "line 1: expected spyrec; got 'kernel'"),
     ("spyrec 1\nkernel k", "line 2: expected @kernel; got 'k'"),
     ("spyrec 1\nkernel @k cores 1", "line 2: expected lx; the listing ends"),
-    ("spyrec 1\n\n!", "line 3: expected buffer or device or kernel or launch or meta; got '!'"),
+    (
+        "spyrec 1\n\n!",
+        "line 3: expected bucket or buffer or device or kernel or launch or meta; got '!'",
+    ),
     (
         'spyrec 1\ndevice ""\ndevice ""',
         "line 3: the device is described twice; drop one description",
