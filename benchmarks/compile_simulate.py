@@ -116,7 +116,7 @@ def measure(model: str, folder: Path) -> list[Measure]:
     spx, report = str(folder / "model.spx"), folder / "report.json"
     simulate = ["simulate", spx, "--report", str(report)]
     steps = {
-        "compile": ["compile", *args, "-o", spx],
+        "compile": ["compile", *args, "--no-cache", "-o", spx],
         "timing only": [*simulate, "--timing-only"],
         "functional": [*simulate, "--inputs", str(folder / "in.npz")],
     }

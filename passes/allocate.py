@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from spyrec.ir.core import Module, Op, Value
+from spyrec.ir.core import Attr, Module, Op, Value
 from spyrec.ir.layout import split_points
 from spyrec.ir.tiles import FACTORS
 from spyrec.sim.device import DeviceSpec
@@ -20,7 +20,10 @@ from .manager import Target
 from .pieces import pieces, source_boxes
 from .pins import Counts, pinned_core_order, pinned_cuts
 from .runs import STICK, sticks_and_run
+from .signature import signature
 from .span import reaches
+
+Boxes = tuple[Box, ...]
 
 FULL = 0.95  # of the cores a matrix kernel must occupy when it has a tile for each
 INDEX_LANES = 32  # 32-bit indices of a stick
@@ -70,28 +73,34 @@ class CoreAllocation:
 
     def run(self, module: Module, target: Target) -> Module:
         budget = min(self.cores or target.device.cores.count, target.device.cores.count)
-        owners: dict[Value, tuple[Box, ...]] = {}
-        constants = {op.result for op in module.body.ops if op.name == "constant"}
+        owners: dict[Value, Boxes] = {}
+        memo: dict[Hashable, tuple[Mapping[str, Attr], tuple[Boxes, ...]]] = {}
         ops = []
         for op in module.body.ops:
-            if op.name == "kernel" and "parts" not in op.attrs:
-                op = self._divide(op, budget, target, owners, constants)
             if op.name == "kernel":
-                nest = Nest(op)
-                for r, m in zip(op.results, nest.out_maps, strict=True):
-                    owners[r] = owned_boxes(nest, m, rank1(r.type))
+                key = signature(op), tuple(owners.get(v) for v in op.operands)
+                if key not in memo:
+                    memo[key] = self._decide(op, budget, target, owners)
+                decisions, owned = memo[key]
+                op = op.with_attrs(**decisions)
+                owners.update(zip(op.results, owned, strict=True))
             ops.append(op)
         divided = replace(module, body=replace(module.body, ops=tuple(ops)))
         return divided.with_attrs(cores=target.device.cores.count)
 
+    def _decide(
+        self, op: Op, budget: int, target: Target, owners: Mapping[Value, Boxes]
+    ) -> tuple[Mapping[str, Attr], tuple[Boxes, ...]]:
+        """The attributes of the cut, none if it has one, and what each core makes of each
+        result."""
+        cut = {} if "parts" in op.attrs else self._divide(op, budget, target, owners)
+        nest = Nest(op.with_attrs(**cut))
+        made = zip(op.results, nest.out_maps, strict=True)
+        return cut, tuple(owned_boxes(nest, m, rank1(r.type)) for r, m in made)
+
     def _divide(
-        self,
-        op: Op,
-        budget: int,
-        target: Target,
-        owners: dict[Value, tuple[Box, ...]],
-        constants: set[Value],
-    ) -> Op:
+        self, op: Op, budget: int, target: Target, owners: Mapping[Value, Boxes]
+    ) -> dict[str, Attr]:
         nest = Nest(op)
         units, grains = divisions(nest)
         span = target.device.hbm.span_bytes
@@ -99,7 +108,7 @@ class CoreAllocation:
 
         def priced(cuts: Sequence[Counts]) -> list[tuple[tuple[float, ...], int, Counts]]:
             return sorted(
-                (self._cost(nest, c, grains, busy(c), target, owners, constants), i, c)
+                (self._cost(nest, c, grains, busy(c), target, owners), i, c)
                 for i, c in enumerate(cuts)
             )
 
@@ -117,10 +126,10 @@ class CoreAllocation:
             found = [p for p in priced(near) if p[0][0] < WIN * cost[0]][:1] + found
         cost, _, chosen = found[0]
         rejected = tuple((c, float(other[0])) for other, _, c in found[1:2])
-        order = core_order(nest, chosen)
-        return op.with_attrs(
-            parts=chosen, core_order=order, grains=grains, why_parts=(float(cost[0]), rejected)
-        )
+        return {
+            "parts": chosen, "core_order": core_order(nest, chosen), "grains": grains,
+            "why_parts": (float(cost[0]), rejected),
+        }  # fmt: skip
 
     def _cost(
         self,
@@ -129,8 +138,7 @@ class CoreAllocation:
         grains: tuple[int, ...],
         busy: float,
         target: Target,
-        owners: dict[Value, tuple[Box, ...]],
-        constants: set[Value],
+        owners: Mapping[Value, Boxes],
     ) -> tuple[float, ...]:
         device = target.device
         local = largest_parts(nest, parts, grains)
@@ -150,7 +158,7 @@ class CoreAllocation:
             readers = prod(parts) if i < FACTORS else prod(parts) // cut.terms
             distinct = prod(p for d, p in enumerate(parts) if p > 1 and spans(m, d))
             copies = readers // distinct
-            if v in constants or v not in owners:
+            if v not in owners:
                 fetches = -(-copies // device.hbm.takers_max)
                 one = bus_cycles(v, m, local, device)
                 bus += one * distinct * fetches

@@ -26,7 +26,9 @@ MAX_WHOLE = 5  # axes longer than 1 that a tile holds whole
 @dataclass(eq=False)
 class Group:
     """Ops of one kernel. ``full`` is the shape they all broadcast to; ``whole`` the axes of it that
-    a reduction folds and later ops of the group use again, so a tile holds them whole.
+    a reduction folds and later ops of the group use again, so a tile holds them whole. ``last`` is
+    the place in the program of its last op, ``latest`` that of the last in it and all that it
+    depends on.
     """
 
     kind: str  # contract, fold, vec, move, gather
@@ -34,6 +36,9 @@ class Group:
     full: tuple[int, ...]
     whole: set[int] = field(default_factory=set)
     before: set[Group] = field(default_factory=set)  # groups whose results it reads
+    after: set[Group] = field(default_factory=set)  # groups that read its results
+    last: int = -1
+    latest: int = -1
 
     def inputs(self) -> set[Value]:
         inside = {r for op in self.ops for r in op.results}
@@ -63,7 +68,9 @@ class Grouper:
         self.module = module
         self.budget = budget_bytes
         self.join = join
-        self.groups: list[Group] = []
+        self.groups: dict[Group, int] = {}  # numbered as they began
+        self.begun = 0
+        self.places = {op: place for place, op in enumerate(module.body.ops)}
         self.home: dict[Value, Group] = {}
         self.uses = uses(module.body)
         self.outputs = set(module.body.results)
@@ -71,14 +78,19 @@ class Grouper:
 
     def run(self) -> list[Group]:
         """All groups in an order in which they can run."""
-        for op in self.module.body.ops:
+        for op, place in self.places.items():
             if op.name == "constant":
                 continue
             group = (self._join(op) if self.join else None) or self._start(op)
             group.ops.append(op)
+            group.last = place
             for r in op.results:
                 self.home[r] = group
-            group.before |= {g for g in self._producers(op) if g is not group}
+            for g in self._producers(op):
+                if g is not group:
+                    group.before.add(g)
+                    g.after.add(group)
+            _postpone(group, place)
         return self._ordered()
 
     def _producers(self, op: Op) -> list[Group]:
@@ -96,7 +108,8 @@ class Grouper:
             group = Group("vec", [], shape)
         else:
             group = Group("gather" if op.name == "gather" else "move", [], shape)
-        self.groups.append(group)
+        self.groups[group] = self.begun
+        self.begun += 1
         return group
 
     def _start_reduction(self, op: Op) -> Group:
@@ -128,7 +141,7 @@ class Grouper:
         producers = self._producers(op)
         heads = [g for g in producers if g.kind in ("contract", "fold")]
         vecs = [g for g in producers if g.kind == "vec"]
-        for group in sorted(heads, key=self.groups.index, reverse=True) + vecs:
+        for group in sorted(heads, key=self.groups.__getitem__, reverse=True) + vecs:
             if group.kind == "vec":
                 if self._join_vec(op, group, [g for g in vecs if g is not group]):
                     return group
@@ -194,21 +207,19 @@ class Grouper:
             other, group, skip_direct=True
         ):
             return
-        group.ops = sorted(group.ops + other.ops, key=self._position)
+        group.ops = sorted(group.ops + other.ops, key=self.places.__getitem__)
         group.whole = whole
+        group.last = max(group.last, other.last)
+        del self.groups[other]
+        self.home.update((r, group) for op in other.ops for r in op.results)
+        for g in other.before:
+            g.after = (g.after - {other}) | {group}
+        for g in other.after:
+            g.before = (g.before - {other}) | {group}
         group.before = (group.before | other.before) - {group, other}
-        self.groups.remove(other)
-        for v, g in list(self.home.items()):
-            if g is other:
-                self.home[v] = group
-        for g in self.groups:
-            if other in g.before:
-                g.before = (g.before - {other}) | {group}
-
-    def _position(self, op: Op) -> int:
-        if not hasattr(self, "_order"):
-            self._order = {o: i for i, o in enumerate(self.module.body.ops)}
-        return self._order[op]
+        group.after = (group.after | other.after) - {group, other}
+        latest, group.latest = max(group.latest, other.latest), -1
+        _postpone(group, latest)
 
     def _room(self, op: Op, group: Group) -> bool:
         extra = {v for v in op.operands if self.home.get(v) is not group and not self._scalar(v)}
@@ -235,20 +246,29 @@ class Grouper:
         return not any(self._reaches(group, g) for g in self._producers(op) if g is not group)
 
     def _reaches(self, a: Group, b: Group, skip_direct: bool = False) -> bool:
-        """Does b read, directly or not, a result of a?"""
+        """Does b read, directly or not, a result of a? What does is later than all of a."""
         stack, seen = [g for g in b.before if not (skip_direct and g is a)], set()
         while stack:
             g = stack.pop()
             if g is a:
                 return True
-            if g not in seen:
+            if g not in seen and g.latest >= a.last:
                 seen.add(g)
                 stack.extend(g.before)
         return False
 
     def _ordered(self) -> list[Group]:
         graph = nx.DiGraph()
-        graph.add_nodes_from(range(len(self.groups)))
-        index = {g: i for i, g in enumerate(self.groups)}
-        graph.add_edges_from((index[b], i) for i, g in enumerate(self.groups) for b in g.before)
-        return [self.groups[i] for i in nx.lexicographical_topological_sort(graph)]
+        graph.add_nodes_from(self.groups)
+        graph.add_edges_from((b, g) for g in self.groups for b in g.before)
+        return list(nx.lexicographical_topological_sort(graph, self.groups.__getitem__))
+
+
+def _postpone(group: Group, place: int) -> None:
+    """Something at ``place`` joined the group: it and what depends on it is as late as that."""
+    stack = [group]
+    while stack:
+        g = stack.pop()
+        if g.latest < place:
+            g.latest = place
+            stack.extend(g.after)

@@ -4,7 +4,8 @@ kernels that are cut differently.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
 from math import prod
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -18,6 +19,7 @@ from .in_place import replaced_operand
 from .kernel import GROUP, Box, Nest, padded, rank1
 from .manager import Target
 from .pieces import needs
+from .signature import signature
 from .sticks import FACTOR_ARRANGEMENTS
 
 Boxes = tuple[Box, ...]
@@ -108,6 +110,8 @@ class _Residency:
     limit: int
     most: int  # what tensors that a plan pins to the scratchpad may take
     cores: int
+    boxes: dict[Hashable, Boxes] = field(default_factory=dict)  # equal kernels' are found once
+    signatures: dict[Op, Hashable] = field(default_factory=dict)
 
     def run(self) -> Module:
         body = self.source.body
@@ -143,13 +147,11 @@ class _Residency:
         if v in self.source.body.results or not readers or any(not readable(u) for u, _ in readers):
             return
         assert v.type.layout is not None
-        stick, shape = v.type.layout.stick_dim, rank1(v.type)
-        nest = Nest(op)
-        own = pad_boxes(owned_boxes(nest, nest.out_maps[index], shape), self.cores)
+        own = self._owned(op, index)
         wanted: dict[Boxes, list[tuple[Op, int]]] = {}
         direct = []
         for reader, i in readers:
-            need = pad_boxes(tuple(align(b, stick, shape) for b in needs(reader, i)), self.cores)
+            need = self._needed(reader, i)
             if all(contains(o, n) for o, n in zip(own, need, strict=True)):
                 direct.append(reader)
             else:
@@ -177,6 +179,31 @@ class _Residency:
             self.in_place.setdefault(op, []).append((index, taken))
         for need, who in wanted.items():
             copies[v, need] = (min(self.position[u] for u, _ in who), who)
+
+    def _owned(self, op: Op, index: int) -> Boxes:
+        """What each core makes of a kernel's result."""
+        key = self._signature(op), "result", index
+        if key not in self.boxes:
+            nest = Nest(op)
+            made = owned_boxes(nest, nest.out_maps[index], rank1(op.results[index].type))
+            self.boxes[key] = pad_boxes(made, self.cores)
+        return self.boxes[key]
+
+    def _needed(self, op: Op, index: int) -> Boxes:
+        """What each core reads of a kernel's operand, in whole groups of lanes."""
+        key = self._signature(op), "operand", index
+        if key not in self.boxes:
+            type_ = op.operands[index].type
+            assert type_.layout is not None
+            stick, shape = type_.layout.stick_dim, rank1(type_)
+            whole = tuple(align(box, stick, shape) for box in needs(op, index))
+            self.boxes[key] = pad_boxes(whole, self.cores)
+        return self.boxes[key]
+
+    def _signature(self, op: Op) -> Hashable:
+        if op not in self.signatures:
+            self.signatures[op] = signature(op)
+        return self.signatures[op]
 
     def _room(self, spans: list[tuple[int, int, int]], limit: int) -> bool:
         extra: dict[int, int] = {}

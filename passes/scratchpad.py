@@ -13,7 +13,7 @@ from spyrec.ir.errors import CapacityError
 
 from .attrs import whole_number
 from .in_place import reused_rooms
-from .intervals import Span, peak, place
+from .intervals import Span, peak, place, tops
 from .kernel import Nest
 from .manager import Target
 from .residency import buffer_bytes, home
@@ -168,7 +168,7 @@ class _Plan:
         """The module with the addresses ``where``."""
         where = where | {v.name: where[owner.name] for v, owner in self.room_of.items()}
         ops = []
-        live = self.spans(early)
+        top = tops(self.spans(early), where, self.launch.values())
         mine: dict[int, list[TileBuffer]] = {}
         for buffer, at in self.tiles:
             mine.setdefault(at, []).append(buffer)
@@ -182,11 +182,10 @@ class _Plan:
                 slots = {name: n for name, _, n in tiles}
                 tiles += [(name, where[owner], slots[owner]) for name, owner in rooms.items()]
                 homes = [(r.name, where[r.name], 1) for r in op.results if r.name in where]
-                alive = [where[s.name] + s.size for s in live if s.first <= at <= s.last]
                 op = op.with_attrs(
                     lx=(*tiles, *homes),
                     early=tuple(name for name, _, _ in tiles if name in early),
-                    lx_bytes=max(alive, default=0),
+                    lx_bytes=top[at],
                 )
             ops.append(op)
         return replace(self.module, body=replace(self.module.body, ops=tuple(ops)))

@@ -4,7 +4,7 @@ the loops.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
@@ -23,9 +23,13 @@ from .pieces import is_direct, source_window
 from .pins import pinned, pinned_loops
 from .rooms import taken_rooms
 from .runs import bursts
+from .signature import signature
 from .stages import reused, stages
 
 RANK = 6  # iteration dimensions of an instruction
+
+UNREAD = ("resident", "in_place", "why_parts")
+"""Attributes of a kernel that its tile does not depend on."""
 
 Tiled = tuple[tuple[int, ...], tuple[int, ...], tuple[object, ...]]  # tile, loops, why: see Tiling
 
@@ -76,11 +80,11 @@ class Tiling:
 
     def run(self, module: Module, target: Target) -> Module:
         budget = int(target.device.lx.usable_bytes * self.share)
-        memo: dict[object, Tiled] = {}
+        memo: dict[Hashable, Tiled] = {}
         ops = []
         for op in module.body.ops:
             if op.name == "kernel" and "tile" not in op.attrs:
-                key = _signature(op)
+                key = signature(op, without=UNREAD)
                 if key not in memo:
                     memo[key] = self._tile(Nest(op), budget, target.device)
                 tile, loops, why = memo[key]
@@ -168,16 +172,6 @@ def _halved(nest: Nest, tile: list[int], free: Sequence[int], device: DeviceSpec
         return requests, d in nest.summed, -(tile[d] // nest.grain(d))
 
     return half(min(free, key=worse))
-
-
-def _signature(op: Op) -> object:
-    """Kernels with the same key get the same tile."""
-    attrs = {k: v for k, v in op.attrs.items() if k not in ("name", "resident", "why_parts")}
-    body = tuple((o.name, str(o.results[0].type.shape)) for o in op.regions[0].ops)
-    spaces = tuple((v.type.space, v.type.shape, v.type.dtype) for v in (*op.operands, *op.results))
-    return repr(
-        (sorted(attrs.items()), body, spaces, [o.attrs.get("pieces") for o in op.regions[0].ops])
-    )
 
 
 def _windows(nest: Nest) -> frozenset[int]:

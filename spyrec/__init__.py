@@ -6,10 +6,14 @@ used, so that ``import spyrec`` costs nothing.
 
 from __future__ import annotations
 
+import time
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
+
+LOADED_AT = time.time()
+"""Seconds since 1970. A file of spyrec that is newer may not be what runs in this process."""
 
 if TYPE_CHECKING:
     from spyrec.api import Program, Result, compile, load, simulate

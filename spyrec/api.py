@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,6 +16,7 @@ import numpy as np
 
 from spyrec import __version__, files, runtime
 from spyrec import buckets as bucketed
+from spyrec.cache import Cache, Entry, default_cache
 from spyrec.ir.core import Module
 from spyrec.ir.errors import ParseError, SpyrecError
 from spyrec.lanes import undefined_outputs
@@ -43,13 +44,14 @@ class Program:
 
     ``code`` is what the device runs. ``module`` (the IR after the last pass) and ``plan`` (every
     decision taken) are there right after compiling, not after ``load``; so are the ``warnings``
-    on what is odd in the model.
+    on what is odd in the model. A program ``from_cache`` has all but the ``module``.
     """
 
     code: isa.Program
     module: Module | None = None
     plan: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    from_cache: bool = False
 
     @cached_property
     def inputs(self) -> tuple[runtime.Port, ...]:
@@ -134,22 +136,28 @@ def compile(  # the name users expect, as re.compile has it
     progress: Progress = silent,
     example_inputs: Sequence[Any] | None = None,
     buckets: Mapping[str, Sequence[int]] | None = None,
+    cache: bool | Cache = False,
 ) -> Program:
     """Compile a model: the path of an ``.onnx``, ``.pt2`` or ``.sir`` file, an ``onnx.ModelProto``,
     a torch ``ExportedProgram``, a ``torch.fx.GraphModule`` (with ``example_inputs``, which tell its
-    shapes), or a module of the tensor stage.
+    shapes), a ``ConfiguredModel``, or a module of the tensor stage.
 
     ``bind`` gives dynamic dimensions their size (by name, or ``"INPUT:AXIS"``); ``const`` gives
     inputs a fixed value; ``device`` is a name, a ``.toml`` path or a DeviceSpec; ``numerics`` is
     the format tensors live in on the device; ``passes`` replaces the pipeline (text, or passes);
     ``plan`` pins decisions; ``hook`` is called after each pass. ``buckets`` gives open dimensions
     several sizes each: the program then holds kernels for every combination, which share weights
-    (docs/buckets.md).
+    (docs/buckets.md). ``cache``: look for the program among those kept on disk, and keep it there
+    (True: in the user's folder, see docs/cache.md); what is found has the same bytes, but no
+    ``module``. ``buckets``, a ``hook``, and passes that are given as objects or come from
+    elsewhere leave it out.
 
     Raises SpyrecError (the model, an option or the plan is at fault), SimError (the device file
     is), OSError (a file cannot be read).
     """
+    from spyrec.cache_key import module_key, recipe_key, surroundings
     from spyrec.driver import compile_module
+    from spyrec.frontend.torch_config import ConfiguredModel
 
     target = _target(device, numerics)
 
@@ -162,19 +170,42 @@ def compile(  # the name users expect, as re.compile has it
             module, target, pipeline=passes, plan=given, hook=hook, progress=progress
         )
 
-    if buckets is None:
-        done = build(load({}), plan)
-        program = Program(done.program, done.module, done.plan, oddities(done.module))
-    else:
+    def whole(module: Module) -> Program:
+        done = build(module, plan)
+        return Program(done.program, done.module, done.plan, oddities(done.module))
+
+    kept = default_cache() if cache is True else cache or None
+    about = None
+    if buckets is None and kept and hook is None and (passes is None or isinstance(passes, str)):
+        about = surroundings(target, passes, plan)
+    if buckets is not None:
         from spyrec.bucket_compile import compile_buckets
 
-        if isinstance(model, Module) or set(buckets) & set(bind or {}):
+        if isinstance(model, Module | ConfiguredModel) or set(buckets) & set(bind or {}):
             raise SpyrecError(
                 "buckets are for a model file or object that leaves sizes open, and for dimensions "
                 f"that are not bound; got buckets of {', '.join(buckets)}"
             )
         program = Program(*compile_buckets(load, build, buckets, plan))
+    elif kept is None or about is None:
+        program = whole(load({}))
+    elif isinstance(model, ConfiguredModel) and not bind and not const:  # not even exported
+        program = _kept(kept, recipe_key(model.recipe(), about), lambda: whole(load({})))
+    else:
+        module = load({})
+        program = _kept(kept, module_key(module, about), lambda: whole(module))
     return named(program, Path(model).name) if isinstance(model, str | Path) else program
+
+
+def _kept(cache: Cache, key: str | None, build: Callable[[], Program]) -> Program:
+    """The program that the cache has under ``key``, else a new one, which it gets."""
+    found = cache.load(key) if key is not None else None
+    if found is not None:
+        return Program(found.code, None, found.plan, found.warnings, from_cache=True)
+    program = build()
+    if key is not None:
+        cache.store(key, Entry(program.code, program.plan, program.warnings))
+    return program
 
 
 def named(program: Program, name: str) -> Program:
@@ -224,6 +255,7 @@ def import_model(
 ) -> Module:
     """The tensor-stage module of whatever ``compile`` takes as a model."""
     from spyrec.frontend import import_onnx, import_torch, is_torch
+    from spyrec.frontend.torch_config import ConfiguredModel
 
     if isinstance(model, str | Path):
         suffix = Path(model).suffix.lower()
@@ -240,6 +272,8 @@ def import_model(
             )
     elif isinstance(model, Module):
         return model
+    elif isinstance(model, ConfiguredModel):
+        return import_torch(model.exported(), bind, const)
     elif is_torch(model):
         return import_torch(model, bind, const, example_inputs)
     elif type(model).__name__ != "ModelProto":

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import gc
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,6 +134,8 @@ def _numeric(value: object) -> bool:
               help="Leave long constants out of IR text and listing.")
 @click.option("--print-after", metavar="PASS|all", help="Show the IR after a pass, on stderr.")
 @click.option("--verify-each", is_flag=True, help="Check the IR's rules after every pass.")
+@click.option("--no-cache", is_flag=True,
+              help="Compile anew and keep nothing; see SPYREC_CACHE in docs/cache.md.")
 @click.option("--numerics", type=click.Choice(["dl16", "ieee16", "fp32"]), default="dl16",
               show_default=True, help="Format tensors live in on the device.")
 def compile_command(
@@ -152,6 +156,7 @@ def compile_command(
     no_weights: bool,
     print_after: str | None,
     verify_each: bool,
+    no_cache: bool,
     numerics: Any,
 ) -> None:
     """Compile MODEL (.onnx, .pt2, or IR text in .sir) into a program for the simulated device."""
@@ -171,14 +176,19 @@ def compile_command(
     }
     source, stem, name = _source(model, from_config, prompt, decode, layers)
     if emit == "ir" and emit_plan is None:  # any pipeline will do, also one that stops early
-        with progress_bar() as progress:
+        with progress_bar() as progress, no_collections():
             module = api.lower(source, **options, progress=progress)
         _warn(api.oddities(module))
         _write(_ir(module, no_weights), output)
         return
-    with progress_bar() as progress:
-        program = api.compile(source, **options, progress=progress, buckets=sizes or None)
+    cached = not no_cache and emit != "ir"  # which needs what only compiling gives
+    with progress_bar() as progress, no_collections():
+        program = api.compile(
+            source, **options, progress=progress, cache=cached, buckets=sizes or None
+        )
     program = api.named(program, name)
+    if program.from_cache and sys.stderr.isatty():
+        click.echo("taken from the cache; --no-cache compiles anew", err=True)
     _warn(program.warnings)
     if emit == "ir":
         assert program.module is not None
@@ -211,12 +221,25 @@ def _source(
         return model, Path(model).stem, Path(model).name
     if (prompt is None) == (decode is None):
         raise click.UsageError("--from-config needs either --prompt or --decode")
-    from spyrec.frontend.torch_config import exported_model, read_card
+    from spyrec.frontend.torch_config import ConfiguredModel, read_card
 
-    exported = exported_model(read_card(config), prompt=prompt, decode=decode, layers=layers)
+    source = ConfiguredModel(read_card(config), prompt, decode, layers)
     stem = f"{Path(config).name.removesuffix('.json')}-{'prompt' if prompt else 'decode'}"
     cut = f", {layers} layers" if layers else ""
-    return exported, stem, f"{stem} {prompt or decode}{cut}"
+    return source, stem, f"{stem} {prompt or decode}{cut}"
+
+
+@contextmanager
+def no_collections() -> Iterator[None]:
+    """Without the collector of garbage in cycles: a compilation makes hardly any, and looking
+    through millions of live objects again and again takes a tenth of its time."""
+    on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if on:
+            gc.enable()
 
 
 def _buckets(program: api.Program) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from spyrec.backend.program import emit_program
 from spyrec.ir.core import Module
 from spyrec.ir.errors import CapacityError, PassError
-from spyrec.passes.manager import Hook, Pass, Target, no_hook, run_pipeline
+from spyrec.passes.manager import Hook, Pass, Pipeline, Target, no_hook, run_pipeline
 from spyrec.passes.pin import pinned_pipeline
 from spyrec.passes.pipeline import PIPELINE, check_order, registry
 from spyrec.passes.pipeline_text import parse_pipeline
@@ -67,10 +67,7 @@ def lower_module(
             f"module {module.name!r} is at the {module.stage} stage; expected stage tensor, where "
             "the usual pipeline begins; name the passes that are left with --passes"
         )
-    if isinstance(pipeline, str):
-        passes = parse_pipeline(pipeline, registry())
-    else:
-        passes = PIPELINE if pipeline is None else tuple(pipeline)
+    passes = chosen_passes(pipeline)
     if module.stage == "tensor":
         check_order(passes)
     if plan is not None:
@@ -86,6 +83,13 @@ def lower_module(
         watch(step, before, after, seconds)
 
     return _plan_with_room(module, passes, target, report)
+
+
+def chosen_passes(pipeline: str | Sequence[Pass] | None) -> Pipeline:
+    """The usual passes, or those given as text or as they are. PassError when the text is wrong."""
+    if isinstance(pipeline, str):
+        return parse_pipeline(pipeline, registry())
+    return PIPELINE if pipeline is None else tuple(pipeline)
 
 
 def _plan_with_room(module: Module, passes: tuple[Pass, ...], target: Target, hook: Hook) -> Module:

@@ -3,8 +3,8 @@ on the simulated device.
 
 torch finds this file through the entry point ``torch_dynamo_backends`` when the backend is asked
 for by name; nothing is imported before that. Options go through ``options=``: ``device``,
-``numerics``, ``passes`` as for ``spyrec.compile``, and ``report``, a file to write the last run's
-report to.
+``numerics``, ``passes``, ``cache`` as for ``spyrec.compile``, and ``report``, a file to write the
+last run's report to.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from spyrec.frontend.torch_live import exported, host_array, read_exported
 from spyrec.ir.errors import SpyrecError
 
 KEPT = 8  # programs of one graph
-OPTIONS = ("device", "numerics", "passes", "report")
+OPTIONS = ("device", "numerics", "passes", "report", "cache")
 
 _LOCK = RLock()  # torch traces one graph at a time
 _reports: list[dict[str, Any]] = []

@@ -18,14 +18,19 @@ from spyrec.ir.core import Block, Builder, Module, Op, Value
 from spyrec.ir.errors import CapacityError
 from spyrec.ir.moves import AffineMap, Piece
 from spyrec.ir.parser import parse_module
+from spyrec.ir.printer import print_module
 from spyrec.ir.types import tensor
+from spyrec.passes.fuse import Fuse
+from spyrec.passes.groups import Group, Grouper
 from spyrec.passes.hbm_plan import place_tensors
-from spyrec.passes.intervals import Span, peak, place
-from spyrec.passes.manager import Target
+from spyrec.passes.intervals import Span, first_fit, peak, place, tops
+from spyrec.passes.manager import Target, run_pipeline
 from spyrec.passes.pieces import clip_piece
+from spyrec.passes.pipeline import PIPELINE
 from spyrec.passes.primitives import REDUCTIONS
 from spyrec.passes.stages import COSTLY, Stage, stages
 from spyrec.sim.device import load_device
+from tests.graphs import modules
 
 DOCUMENTED = (
     "merge_moves", "fuse", "stick_layout", "allocate", "residency", "tiling", "lower_tiles",
@@ -100,6 +105,41 @@ def test_tiny_plans_are_near_the_best(made: list[Span]) -> None:
 def test_the_peak_is_the_fullest_step(made: list[Span]) -> None:
     alive = [sum(s.size for s in made if s.first <= t <= s.last) for t in range(10)]
     assert peak(made) == max(alive)
+
+
+@st.composite
+def lifetimes(draw: st.DrawFn) -> list[Span]:
+    """Some short, some as long as all the rest, from any step on."""
+    start, made = draw(st.integers(-3, 40)), []
+    for i in range(draw(st.integers(1, 30))):
+        first = start + draw(st.integers(0, 70))
+        last = first + draw(st.sampled_from([0, 0, 1, 2, 7, 70]))
+        made.append(Span(f"s{i}", draw(st.integers(1, 6)) * 128, first, last))
+    return made
+
+
+def plainly(made: list[Span], start: int) -> dict[str, int]:
+    """First fit that looks at every span placed before."""
+    where: dict[str, int] = {}
+    for i, s in enumerate(made):
+        at = start
+        met = [o for o in made[:i] if o.first <= s.last and s.first <= o.last]
+        for o in sorted(met, key=lambda o: where[o.name]):
+            if at + s.size > where[o.name]:
+                at = max(at, where[o.name] + o.size)
+        where[s.name] = at
+    return where
+
+
+@given(lifetimes(), st.sampled_from([0, 256]))
+@settings(max_examples=200)
+def test_first_fit_meets_all_that_live_at_once(made: list[Span], start: int) -> None:
+    where, top = first_fit(made, start)
+    assert where == plainly(made, start)
+    steps = range(min(s.first for s in made) - 1, max(s.last for s in made) + 2)
+    alive = {t: [where[s.name] + s.size for s in made if s.first <= t <= s.last] for t in steps}
+    assert tops(made, where, steps) == {t: max(ends, default=0) for t, ends in alive.items()}
+    assert top == max(map(max, filter(None, alive.values())))
 
 
 def test_the_plan_does_not_depend_on_the_order_given() -> None:
@@ -333,3 +373,27 @@ def test_cheap_values_are_computed_again_where_they_are_needed() -> None:
     assert [[op.name for op in s.ops] for s in found] == [["neg", "reduce_sum"], ["neg", "mul"]]
 
 
+# Grouping -----------------------------------------------------------------------------------
+
+
+def anywhere(self: Grouper, a: Group, b: Group, skip_direct: bool = False) -> bool:
+    """Does b depend on a? Looks at all that b depends on."""
+    stack, seen = [g for g in b.before if not (skip_direct and g is a)], set()
+    while stack:
+        g = stack.pop()
+        if g not in seen:
+            seen.add(g)
+            stack.extend(g.before)
+    return a in seen
+
+
+@given(modules(max_ops=25, widths=(1, 3, 64)))
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+def test_what_is_too_early_to_depend_on_a_group_is_not_searched(module: Module) -> None:
+    until = [p.name for p in PIPELINE].index(Fuse.name)
+    target = Target(load_device())
+    legal = run_pipeline(module, PIPELINE[:until], target)
+    fused = Fuse().run(legal, target)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Grouper, "_reaches", anywhere)
+        assert print_module(Fuse().run(legal, target)) == print_module(fused)

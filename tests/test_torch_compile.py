@@ -150,3 +150,25 @@ def test_import_torch_does_not_import_spyrec() -> None:
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert loaded.stdout.split() == ["False"]
+
+
+def test_graphs_that_were_compiled_before_come_from_the_cache(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPYREC_CACHE", str(tmp_path))
+    x, built, given = torch.randn(3, 64), [], []
+    compile_ = spyrec.api.compile
+
+    def watched(model: Any, **options: Any) -> Any:
+        built.append(compile_(model, **options))
+        return built[-1]
+
+    monkeypatch.setattr(spyrec.api, "compile", watched)
+    for _ in range(2):
+        torch._dynamo.reset()
+        with torch.no_grad():
+            given.append(torch.compile(small, backend="spyrec", options={"cache": True})(x, 2)[0])
+    half = len(built) // 2
+    assert [p.from_cache for p in built] == [False] * half + [True] * half
+    assert half > 0
+    assert torch.equal(given[0], given[1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,10 @@ from spyrec.passes.attrs import entries, whole_number
 from spyrec.passes.manager import Target
 from spyrec.passes.residency import home
 from spyrec.runtime import stored_bytes
-from spyrec.sim.isa import Buffer, Kernel, Launch, Program
+from spyrec.sim.isa import Buffer, Launch, Program
 
-from .kernels import Home, Surroundings, build_kernel
+from .kernels import Home, Surroundings
+from .shared import SharedKernels
 from .state import with_state
 
 Table = Mapping[str, tuple[int, int]]
@@ -36,7 +36,7 @@ def emit_program(module: Module, target: Target) -> Program:
         if v.type.size == 1
     }
     around = Surroundings(target.device, formats, _homes(module), scalars, frozenset(constants))
-    kernels: list[Kernel] = []
+    shared = SharedKernels(around)
     launches: list[Launch] = []
     buffer_of = _buffer_names(module)
     used: set[Value] = set()
@@ -45,14 +45,13 @@ def emit_program(module: Module, target: Target) -> Program:
         if op.name == "relayout":
             waiting.append(op)
         elif op.name == "kernel":
-            kernel, params = build_kernel(op, waiting, around)
+            made = shared.add(op, waiting)
             waiting = []
-            used.update(params)
-            index = _shared(kernels, kernel)
+            used.update(made.params)
             after = (len(launches) - 1,) if launches else ()
-            args = tuple((buffer_of[v], 0) for v in params)
-            notes = () if kernels[index].notes == kernel.notes else kernel.notes
-            launches.append(Launch(index, args, after, bool(op.attrs["early"]), notes))
+            args = tuple((buffer_of[v], 0) for v in made.params)
+            notes = () if shared.kernels[made.index].notes == made.notes else made.notes
+            launches.append(Launch(made.index, args, after, bool(op.attrs["early"]), notes))
     placed: Any = module.attrs["hbm"]
     table: Table = {name: (address, size) for name, address, size in placed}
     hosts = dict(module.attrs.get("host_types", ()))  # type: ignore[arg-type]
@@ -70,7 +69,7 @@ def emit_program(module: Module, target: Target) -> Program:
     kept: Any = module.attrs.get("state", ())
     buffers = [*with_state(buffers, kept)]
     meta = {"model": module.name, "numerics": target.numerics}
-    return Program(tuple(kernels), tuple(buffers), tuple(launches), target.device.text, meta)
+    return Program(tuple(shared.kernels), tuple(buffers), tuple(launches), target.device.text, meta)
 
 
 def _buffer_names(module: Module) -> dict[Value, str]:
@@ -98,17 +97,6 @@ def _homes(module: Module) -> dict[Value, Home]:
             if boxes is not None:
                 out[v] = where[v], boxes
     return out
-
-
-def _shared(kernels: list[Kernel], kernel: Kernel) -> int:
-    """The index of the kernel; equal code is kept once (the name and the facts are the first's, the
-    provenance of others goes to their launches)."""
-    for i, known in enumerate(kernels):
-        same = replace(kernel, name=known.name, info=known.info, notes=known.notes)
-        if len(known.notes) == len(kernel.notes) and same == known:
-            return i
-    kernels.append(kernel)
-    return len(kernels) - 1
 
 
 def _port(

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from spyrec.ir.errors import SpyrecError
+from spyrec.versions import versions
 
 MAX_CARD_BYTES = 1 << 20
 MAX_TOKENS = 1 << 20
@@ -18,6 +20,7 @@ COMMON = (
     "rope_theta", "rope_scaling", "rope_local_base_freq", "auto_map", "quantization_config",
 )  # fmt: skip
 """What files on model hubs hold beside a model's own sizes."""
+MAKERS = ("torch", "transformers")
 INSTALL = (
     "models from a configuration need torch and transformers; pip install 'spyrec[transformers]'"
 )
@@ -50,6 +53,28 @@ def read_card(source: str | Path) -> dict[str, Any]:
     if not isinstance(card, dict) or not isinstance(card.get("model_type"), str):
         raise SpyrecError(f"{source} does not say its model_type, so it is no configuration")
     return card
+
+
+@dataclass(frozen=True)
+class ConfiguredModel:
+    """A model that is made from its configuration when it is needed; see ``exported_model``."""
+
+    card: Mapping[str, Any]
+    prompt: int | None = None
+    decode: int | None = None
+    layers: int | None = None
+
+    def exported(self) -> Any:
+        """The ExportedProgram. SpyrecError as ``exported_model``."""
+        return exported_model(
+            self.card, prompt=self.prompt, decode=self.decode, layers=self.layers
+        )
+
+    def recipe(self) -> str:
+        """All that the exported program depends on, as text; torch is not imported for that."""
+        return json.dumps(
+            [self.card, self.prompt, self.decode, self.layers, versions(MAKERS)], sort_keys=True
+        )
 
 
 def exported_model(
