@@ -17,14 +17,24 @@ from .rules_control import CONTROL_RULES
 from .rules_conv import CONV_RULES
 from .rules_einsum import EINSUM_RULES
 from .rules_elementwise import ELEMENTWISE_RULES
+from .rules_experts import EXPERT_RULES
 from .rules_index import INDEX_RULES
+from .rules_mask import MASK_RULES
 from .rules_move import MOVE_RULES
 from .rules_norm import BATCH_NORM_FOLDS, NORM_RULES
+from .rules_order import ORDER_RULES
 from .rules_pow import POW_RULES
 from .rules_quant import QUANT_RULES
 from .rules_reduce import REDUCE_RULES
 from .rules_resize import RESIZE_RULES
+from .rules_scatter import SCATTER_RULES
 from .rules_window import WINDOW_RULES
+
+FIRST_RULES: tuple[Rule, ...] = (
+    *BATCH_NORM_FOLDS,
+    *MASK_RULES,
+    *EXPERT_RULES,  # a look-up in its own terms would not be known again
+)
 
 RULES: tuple[Rule, ...] = (
     *CONTROL_RULES,  # first: the ops inside regions are seen only once they stand outside
@@ -33,11 +43,13 @@ RULES: tuple[Rule, ...] = (
     *ELEMENTWISE_RULES,
     *POW_RULES,
     *REDUCE_RULES,
+    *ORDER_RULES,
     *WINDOW_RULES,
     *CONV_RULES,
     *RESIZE_RULES,
     *MOVE_RULES,
     *INDEX_RULES,
+    *SCATTER_RULES,
     *EINSUM_RULES,
     *AFFINE_RULES,
 )
@@ -77,7 +89,7 @@ def decompose(module: Module, counts: Counter[str] | None = None) -> Module:
 
     Dimensions must be bound. PassError lists every op that is left and is not primitive.
     """
-    module = apply_rules(module, BATCH_NORM_FOLDS, counts)
+    module = apply_rules(module, FIRST_RULES, counts)
     module = apply_rules(module, RULES, counts)
     left: dict[str, list[str]] = {}
     for op in walk(module.body):

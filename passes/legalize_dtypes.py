@@ -220,6 +220,8 @@ class _Legalizer:
         value = attrs.get("value")
         if name == "pad" and isinstance(value, float) and operands[0].type.dtype.bits == 16:
             attrs["value"] = float(saturated(np.array(value), operands[0].type.dtype))
+        if name == "pad" and operands[0].type.dtype.kind == "int":
+            _check_range(op, "padding of", np.array(value))
         made = self.builder.op(name, operands, loc=op.loc, hint=op.result.name, **attrs)
         self.facts.note(made)
         return made.result
@@ -228,7 +230,7 @@ class _Legalizer:
         array, dtype = op.attrs["value"], self.device_type(op.result)
         assert isinstance(array, np.ndarray)
         if dtype.kind == "int":
-            _check_range(op, array)
+            _check_range(op, "constant", array)
         if dtype == self.float and self.exact_scalars and array.size == 1:
             exact = np.asarray(within(array, self.float), np.float32)
             wide = self.add_constant(op, exact, F32)
@@ -320,12 +322,12 @@ def float_limits(dtype: DType) -> tuple[float, float]:
     return float(info.max), float(info.smallest_subnormal)
 
 
-def _check_range(op: Op, array: Array) -> None:
+def _check_range(op: Op, what: str, array: Array) -> None:
     low, high = int_range(I32)
     if array.size and (int(array.min()) < low or int(array.max()) > high):
         worst = array.min() if int(array.min()) < low else array.max()
         raise PassError(
-            f"legalize-dtypes: constant %{op.result.name} ({op.result.type.dtype}) holds {worst}, "
+            f"legalize-dtypes: {what} %{op.result.name} ({op.result.type.dtype}) holds {worst}, "
             f"which does not fit the device's 32-bit integers (from {op.loc}); keep such values "
             "out of run-time arithmetic or clip them in the model"
         )

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from spyrec.ir.core import Op, Value
-from spyrec.ir.types import DTYPES, DType
+from spyrec.ir.types import DType
 
 from .bounds import never_negative
 from .emit import Array, Emit
@@ -26,7 +26,7 @@ def is_table_lookup(op: Op) -> bool:
     )
 
 
-def _wrapped(array: Array, n: int) -> Array:
+def wrapped(array: Array, n: int) -> Array:
     """Negative indices count from the end."""
     return np.where(array < 0, array + n, array)
 
@@ -36,7 +36,7 @@ def _gather_constant(op: Op, e: Emit) -> Value | None:
     known, axis = e.known(indices), int_attr(op, "axis")
     if known is None or known.size == 0:
         return None
-    flat = _wrapped(known, x.type.static_shape[axis]).reshape(-1)
+    flat = wrapped(known, x.type.static_shape[axis]).reshape(-1)
     picked = take(e, x, axis, [int(i) for i in flat])
     return None if picked is None else e.reshape(picked, op.result.type.static_shape)
 
@@ -45,7 +45,7 @@ def _gather_from_end(op: Op, e: Emit) -> Value | None:
     x, indices = op.operands
     if not is_table_lookup(op) or never_negative(indices, e.facts.producers.get):
         return None
-    return e.op("gather", x, _from_front(e, indices, x.type.static_shape[0]), axis=0)
+    return e.op("gather", x, from_front(e, indices, x.type.static_shape[0]), axis=0)
 
 
 def _gather_axis(op: Op, e: Emit) -> Value | None:
@@ -57,13 +57,13 @@ def _gather_axis(op: Op, e: Emit) -> Value | None:
     front = e.transpose(x, order)
     rows, *rest = front.type.static_shape
     table = e.reshape(front, (rows, math.prod(rest)))
-    picked = e.op("gather", table, _index_type(e, indices), axis=0)
+    picked = e.op("gather", table, index_type(e, indices), axis=0)
     k = indices.type.rank
     whole = e.reshape(picked, (*indices.type.static_shape, *rest))
     return e.transpose(whole, (*range(k, k + axis), *range(k), *range(k + axis, k + rank - 1)))
 
 
-def _index_type(e: Emit, indices: Value) -> Value:
+def index_type(e: Emit, indices: Value) -> Value:
     return indices if indices.type.dtype.name in _TABLE_INDEX else e.cast(indices, "i64")
 
 
@@ -74,31 +74,38 @@ def _gather_nd(op: Op, e: Emit) -> Value:
     depth = indices.type.static_shape[-1]
     picked = shape[batch : batch + depth]
     rest = shape[batch + depth :]
-    row: Value | None = None
-    for j, n in enumerate(picked):
-        column = e.slice_axis(indices, indices.type.rank - 1, j, 1)
-        column = e.reshape(_from_front(e, column, n), indices.type.static_shape[:-1])
-        stride = math.prod(picked[j + 1 :])
-        term = column if stride == 1 else e.mul(column, stride)
-        row = term if row is None else e.add(row, term)
-    assert row is not None
+    row = row_numbers(e, indices, picked)
     if batch:
         groups = np.arange(math.prod(shape[:batch])) * math.prod(picked)
         first = groups.reshape(*shape[:batch], *(1,) * (row.type.rank - batch))
         row = e.add(row, e.constant(first, row.type.dtype))
     table = e.reshape(x, (math.prod(shape[: batch + depth]), math.prod(rest)))
-    rows = e.op("gather", table, _index_type(e, row), axis=0)
+    rows = e.op("gather", table, index_type(e, row), axis=0)
     return e.reshape(rows, op.result.type.static_shape)
 
 
-def _from_front(e: Emit, indices: Value, n: int) -> Value:
+def row_numbers(e: Emit, indices: Value, sizes: tuple[int, ...]) -> Value:
+    """Coordinates in the last dimension of ``indices`` as one number each, of a row of a table with
+    dimensions of ``sizes``."""
+    row: Value | None = None
+    for j, n in enumerate(sizes):
+        column = e.slice_axis(indices, indices.type.rank - 1, j, 1)
+        column = e.reshape(from_front(e, column, n), indices.type.static_shape[:-1])
+        stride = math.prod(sizes[j + 1 :])
+        term = column if stride == 1 else e.mul(column, stride)
+        row = term if row is None else e.add(row, term)
+    assert row is not None
+    return row
+
+
+def from_front(e: Emit, indices: Value, n: int) -> Value:
     """Indices that may be negative (from the end) as 0..n-1; nothing to do for constants that are
     not negative, or for unsigned ones."""
     known = e.known(indices)
     if indices.type.dtype.name.startswith("u"):
         return indices
     if known is not None:
-        return e.constant(_wrapped(known, n), indices.type.dtype)
+        return e.constant(wrapped(known, n), indices.type.dtype)
     return e.where(e.test("lt", indices, 0), e.add(indices, n), indices)
 
 
@@ -111,7 +118,7 @@ def _gather_elements(op: Op, e: Emit) -> Value:
             continue
         line = np.arange(n) * math.prod(shape[d + 1 :])
         others = others + line.reshape(tuple(-1 if i == d else 1 for i in range(len(out))))
-    index = _from_front(e, _index_type(e, indices), shape[axis])
+    index = from_front(e, index_type(e, indices), shape[axis])
     place = e.add(
         e.mul(index, math.prod(shape[axis + 1 :])), e.constant(others, index.type.dtype)
     )
@@ -135,42 +142,6 @@ def _one_hot(op: Op, e: Emit) -> Value:
     return e.op("where", hit, on, off)
 
 
-def _scatter_nd_constant(op: Op, e: Emit) -> Value | None:
-    """Whole rows written at constant places: each output row is one of x or one of the updates."""
-    x, indices, updates = op.operands
-    known = e.known(indices)
-    if known is None or op.attrs["reduction"] != "none":
-        return None
-    shape, depth = x.type.static_shape, known.shape[-1]
-    places = _flat_places(known, shape[:depth])
-    rows, rest = math.prod(shape[:depth]), math.prod(shape[depth:])
-    source = np.arange(rows)
-    source[places] = rows + np.arange(len(places))
-    both = e.concat(
-        [e.reshape(x, (rows, rest)), e.reshape(updates, (len(places), rest))], 0
-    )
-    picked = e.op("gather", both, e.constant(source, DTYPES["i64"]), axis=0)
-    return e.reshape(picked, shape)
-
-
-def _flat_places(known: Array, sizes: tuple[int, ...]) -> Array:
-    columns = [_wrapped(known[..., j].reshape(-1), n) for j, n in enumerate(sizes)]
-    return np.ravel_multi_index(columns, sizes)
-
-
-def _scatter_elements_constant(op: Op, e: Emit) -> Value | None:
-    """As scatter_nd, element by element."""
-    x, indices, updates = op.operands
-    known = e.known(indices)
-    if known is None or op.attrs["reduction"] != "none":
-        return None
-    axis = int_attr(op, "axis")
-    places = np.indices(known.shape)
-    places[axis] = _wrapped(known, x.type.static_shape[axis])
-    full = e.constant(np.moveaxis(places, 0, -1), DTYPES["i64"])
-    return e.op("scatter_nd", x, full, updates, reduction="none")
-
-
 INDEX_RULES = (
     Rule("gather-constant", "gather", _gather_constant, "exact",
          "Constant indices in few runs are slices side by side."),
@@ -183,8 +154,4 @@ INDEX_RULES = (
     Rule("gather-elements", "gather_elements", _gather_elements, "exact",
          "Each element has a place in the flattened table [size, 1]."),
     Rule("one-hot", "one_hot", _one_hot, "exact", "index == 0..depth-1 chooses on or off."),
-    Rule("scatter-elements", "scatter_elements", _scatter_elements_constant, "exact",
-         "Constant places: scatter_nd of single elements."),
-    Rule("scatter-nd", "scatter_nd", _scatter_nd_constant, "exact",
-         "Constant places: pick each row from x or from the updates; the last update wins."),
 )  # fmt: skip

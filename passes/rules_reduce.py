@@ -1,4 +1,4 @@
-"""Decompositions of reductions, running sums, arg max and top-k."""
+"""Decompositions of reductions, running sums and arg max."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import math
 import numpy as np
 
 from spyrec.ir.core import Op, Value
-from spyrec.ir.rounding import int_range
 from spyrec.ir.types import DTYPES
 
 from .emit import Emit
@@ -19,9 +18,6 @@ _REDUCTIONS = (
 
 TRIANGLE_MAX = 512
 """Longest axis whose running sum is one product with a triangle; longer ones are blocked."""
-
-TOP_K_MAX = 64
-"""Largest k that is unrolled."""
 
 
 def ints(op: Op, key: str) -> tuple[int, ...]:
@@ -133,45 +129,14 @@ def _arg_extreme(op: Op, e: Emit) -> Value:
     hit = e.op("eq", x, best)
     if x.type.dtype.kind == "float":
         hit = e.op("or", hit, e.op("isnan", x))
-    return _first(e, hit, axis)
+    return first_true(e, hit, axis)
 
 
-def _first(e: Emit, hit: Value, axis: int) -> Value:
+def first_true(e: Emit, hit: Value, axis: int) -> Value:
     """Index along ``axis`` of the first true element (the axis length if there is none)."""
     n = hit.type.static_shape[axis]
     numbers = axis_numbers(e, hit.type.rank, axis, n)
     return e.reduce("min", e.where(hit, numbers, n), (axis,))
-
-
-def _top_k(op: Op, e: Emit) -> tuple[Value, Value] | None:
-    (x,) = op.operands
-    k, axis = int_attr(op, "k"), int_attr(op, "axis")
-    if not 0 < k <= TOP_K_MAX:
-        return None
-    largest = bool(op.attrs["largest"])
-    numbers = axis_numbers(e, x.type.rank, axis, x.type.static_shape[axis])
-    worst = _worst(x, largest)
-    taken: Value | None = None
-    values, indices = [], []
-    for _ in range(k):
-        left = x if taken is None else e.where(taken, worst, x)
-        best = e.reduce("max" if largest else "min", left, (axis,))
-        hit = e.op("eq", left, best)
-        hit = hit if taken is None else e.op("and", hit, e.op("not", taken))
-        index = _first(e, hit, axis)
-        values.append(best)
-        indices.append(index)
-        now = e.op("eq", numbers, index)
-        taken = now if taken is None else e.op("or", taken, now)
-    return e.concat(values, axis), e.concat(indices, axis)
-
-
-def _worst(x: Value, largest: bool) -> float:
-    kind = x.type.dtype
-    if kind.kind == "float":
-        return -math.inf if largest else math.inf
-    low, high = int_range(kind)
-    return low if largest else high
 
 
 REDUCE_RULES = (
@@ -192,6 +157,4 @@ REDUCE_RULES = (
          "A product with a triangle of ones (shifted adds for integers, exact)."),
     Rule("arg-max", "arg_max", _arg_extreme, "exact", "min index where x = max x or x is NaN."),
     Rule("arg-min", "arg_min", _arg_extreme, "exact", "min index where x = min x or x is NaN."),
-    Rule("top-k", "top_k", _top_k, "exact",
-         "k times: take the best of what is left, mark its first place as taken; no NaN."),
 )  # fmt: skip

@@ -249,6 +249,10 @@ def _target(device: str | DeviceSpec, numerics: Numerics) -> Target:
     return Target(load_device(device) if isinstance(device, str) else device, numerics)
 
 
+PICKLED = (".pt", ".pth", ".ckpt")
+"""Files that torch.save writes."""
+
+
 def import_model(
     model: Any, bind: Mapping[str, int], const: Mapping[str, Any],
     example_inputs: Sequence[Any] | None = None,
@@ -265,6 +269,12 @@ def import_model(
             return _read_sir(Path(model), bind, const)
         if suffix == ".pt2":
             return import_torch(model, bind, const)
+        if suffix in PICKLED:
+            raise SpyrecError(
+                f"model {model}: a {suffix} file is a pickle, which only torch can read (pip "
+                "install 'spyrec[torch]'); load it there and write what torch.export.export gives "
+                "of the model with torch.export.save to a .pt2 file"
+            )
         if suffix != ".onnx":
             raise SpyrecError(
                 f"model {model}: its name must end in .onnx, .pt2 or .sir, which tells the kind of "

@@ -11,14 +11,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import keyword
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any
 
 import numpy as np
 import torch
+from torch._dynamo.convert_frame import compile_lock
 
 from spyrec import api, files
 from spyrec.frontend.torch_graph import Ref
@@ -29,7 +33,7 @@ from spyrec.ir.errors import SpyrecError
 KEPT = 8  # programs of one graph
 OPTIONS = ("device", "numerics", "passes", "report", "cache")
 
-_LOCK = RLock()  # torch traces one graph at a time
+_LOCK = RLock()  # one graph runs at a time
 _reports: list[dict[str, Any]] = []
 
 
@@ -48,8 +52,8 @@ def backend(
 
     A graph is compiled when it first runs, and again for each new set of shapes. Parameters and
     buffers are built into the program as they are then; when one is changed, it is compiled anew.
-    The last KEPT programs of a graph stay. What comes back is always new tensors, never a view of
-    an input.
+    The last KEPT programs of a graph stay. A result that is a view of an input, or of another
+    result, comes back as such.
     """
     given = dict(options or {})
     unknown = [name for name in given if name not in OPTIONS]
@@ -63,7 +67,7 @@ def backend(
             "the spyrec backend records no gradients: what it returns cannot be trained; call the "
             "model under torch.no_grad()", stacklevel=2,
         )  # fmt: skip
-    graph = _Graph(module, given, _fixed(module, example_inputs))
+    graph = _Graph(_as_user_names(module), given, _fixed(module, example_inputs))
     return torch.compiler.disable(graph)  # type: ignore[no-any-return]
 
 
@@ -77,16 +81,77 @@ def _fixed(module: Any, examples: Sequence[Any]) -> tuple[bool, ...]:
     )
 
 
+_INSIDE = re.compile(r"^[LG]\['(\w+)'\]|_(?:modules|parameters|buffers)\b")
+
+
+def _as_user_names(module: Any) -> Any:
+    """The captured graph with its inputs called as the user's Python calls them: L['d']['k'] is
+    d_k, the weight of a layer self_layer_weight."""
+    renamed = torch.fx.GraphModule(module, deepcopy(module.graph))
+    taken: set[str] = set()
+    for node in (n for n in renamed.graph.nodes if n.op == "placeholder"):
+        argument = node.meta.get("grapharg")
+        source = getattr(getattr(argument, "source", None), "name", None)
+        said = source() if callable(source) else source
+        name = re.sub(r"\W+", "_", _INSIDE.sub(r"\1", str(said or node.name))).strip("_")
+        name = re.sub(r"__+", "_", name)
+        if not name.isidentifier() or keyword.iskeyword(name) or name in (*taken, "self"):
+            name = node.name
+        node.target = name
+        taken.add(name)
+    renamed.recompile()
+    return renamed
+
+
+@dataclass(frozen=True)
+class _View:
+    """A result that lies in the memory of ``base``, an input or an earlier result. ``offset``: from
+    where that begins, in elements."""
+
+    base: str
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    def of(self, base: torch.Tensor) -> torch.Tensor:
+        return base.as_strided(self.size, self.stride, base.storage_offset() + self.offset)
+
+
+def _views(program: Any, inputs: Sequence[str], outputs: Sequence[str]) -> dict[str, _View]:
+    """Which results are views; ``inputs`` and ``outputs``: names of what the exported program takes
+    and gives, outputs that are no tensors included."""
+    made = {n.name: n.meta.get("val") for n in program.graph.nodes}
+    homes: dict[int, tuple[str, torch.Tensor]] = {}
+    for name in inputs:
+        tensor = made.get(name)
+        if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided:
+            homes.setdefault(tensor.untyped_storage()._cdata, (name, tensor))
+    found = {}
+    for name, node in zip(outputs, program.graph_signature.user_outputs, strict=True):
+        tensor = made.get(node) if isinstance(node, str) else None
+        if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
+            continue
+        home = homes.get(tensor.untyped_storage()._cdata)
+        if home is not None:
+            base, of = home
+            offset = int(tensor.storage_offset()) - int(of.storage_offset())
+            found[name] = _View(base, tuple(tensor.shape), tensor.stride(), offset)
+        elif tensor.is_contiguous() and tensor.nbytes == tensor.untyped_storage().nbytes():
+            homes[tensor.untyped_storage()._cdata] = (name, tensor)
+    return found
+
+
 @dataclass(frozen=True)
 class _Ready:
     """A program for one set of shapes. ``inputs``: names of the captured graph's inputs, in order;
     ``written``: those it writes back to; ``results``: for each value the graph returns the name of
-    an output, or what it is."""
+    an output, or what it is; ``views``: outputs that are views of inputs or of other outputs."""
 
     program: api.Program
     inputs: tuple[str, ...]
     written: tuple[str, ...]
     results: tuple[tuple[str | None, Any], ...]
+    views: Mapping[str, _View]
 
 
 @dataclass(eq=False)
@@ -111,7 +176,9 @@ class _Graph:
             return self._run(ready, args)
 
     def _compile(self, args: Sequence[Any], built_in: Sequence[bool]) -> _Ready:
-        graph, weights = read_exported(exported(self.module, args))
+        with compile_lock:  # an export changes torch while it lasts: no other trace may see that
+            program = exported(self.module, args)
+            graph, weights = read_exported(program)
         names = tuple(given.name for given in graph.inputs if given.kind in ("user", "constant"))
         written = written_inputs(graph)
         _refuse_shared(dict(zip(names, args, strict=True)), written)
@@ -127,7 +194,8 @@ class _Graph:
             (name, None) if isinstance(value, Ref) else (None, value)
             for name, value in zip(graph.output_names, shown, strict=True)
         )
-        return _Ready(api.compile(made, **chosen), names, written, results)
+        views = _views(program, names, graph.output_names)
+        return _Ready(api.compile(made, **chosen), names, written, results, views)
 
     def _run(self, ready: _Ready, args: Sequence[Any]) -> list[Any]:
         named = dict(zip(ready.inputs, args, strict=True))
@@ -140,17 +208,18 @@ class _Graph:
         for name in ready.written:
             new = f"{name}.written"
             named[name].copy_(_tensor(result.outputs[new], dtypes[new]))
-        return [
-            value if name is None else _tensor(result.outputs[name], dtypes[name])
-            for name, value in ready.results
-        ]
+        for name, value in result.outputs.items():
+            view = ready.views.get(name)
+            if name in dtypes and not name.endswith(".written"):
+                named[name] = view.of(named[view.base]) if view else _tensor(value, dtypes[name])
+        return [value if name is None else named[name] for name, value in ready.results]
 
 
 def _refuse_shared(args: Mapping[str, Any], written: Sequence[str]) -> None:
     """A program has each input for itself: what is written to one does not appear in another."""
     homes: dict[int, list[str]] = {}
     for name, arg in args.items():
-        if isinstance(arg, torch.Tensor) and arg.numel():
+        if isinstance(arg, torch.Tensor) and arg.layout is torch.strided and arg.numel():
             homes.setdefault(arg.untyped_storage().data_ptr(), []).append(name)
     for names in homes.values():
         if len(names) > 1 and any(name in written for name in names):
@@ -172,11 +241,12 @@ def _is_number(arg: Any) -> bool:
 
 
 def _key(arg: Any, fixed: bool) -> Any:
-    """What a program depends on: shapes and element types of inputs, the content of weights (their
-    version does not tell of writes through ``.data``)."""
+    """What a program depends on: shapes, strides and element types of inputs, the content of
+    weights (their version does not tell of writes through ``.data``)."""
     if not isinstance(arg, torch.Tensor):
         return arg
-    shape = (tuple(arg.shape), str(arg.dtype))
+    strides = arg.stride() if arg.layout is torch.strided else None
+    shape = (tuple(arg.shape), str(arg.dtype), str(arg.layout), strides)
     if not fixed:
         return shape
     content = np.ascontiguousarray(host_array(arg)[0])

@@ -9,6 +9,7 @@ import numpy as np
 
 from spyrec.ir.core import Block, Builder, Value
 from spyrec.ir.types import DTYPES
+from tests.decompose_cases_index import CASES as INDEX_CASES
 from tests.decompose_draw import Array, Case, Const, Draw, case, graph, type_of
 
 
@@ -240,54 +241,6 @@ def _tile(d: Draw) -> Case:
     return case("tile", x, repeats=d.ints(1, 3, x.ndim))
 
 
-def _gather(d: Draw, known: bool) -> Case:
-    x = d.array(*d.ints(2, 4, d.int(1, 3)))
-    axis = d.int(0, x.ndim - 1)
-    n = x.shape[axis]
-    indices = d.whole(-n, n, *d.shape(0, 2))
-    return case("gather", x, Const(indices) if known else indices, axis=axis)
-
-
-def _gather_nd(d: Draw) -> Case:
-    x = d.array(3, 4, 2)
-    batch = d.int(0, 1)
-    lead = (3,) if batch else d.shape(0, 2)
-    depth = d.int(1, 3 - batch)
-    sizes = x.shape[batch : batch + depth]
-    columns = [d.whole(-n, n, *lead) for n in sizes]
-    return case("gather_nd", x, d.maybe_const(np.stack(columns, -1)), batch_dims=batch)
-
-
-def _gather_elements(d: Draw) -> Case:
-    x = d.array(3, 4, 2)
-    axis = d.int(0, 2)
-    shape = tuple(d.int(1, 5) if i == axis else d.int(1, n) for i, n in enumerate(x.shape))
-    n = x.shape[axis]
-    return case("gather_elements", x, d.maybe_const(d.whole(-n, n, *shape)), axis=axis)
-
-
-def _one_hot(d: Draw) -> Case:
-    indices = d.whole(-6, 6, *d.shape(0, 2))
-    return case(
-        "one_hot", indices, depth=4, axis=d.int(0, indices.ndim), on=2.0, off=-1.0,
-        to=DTYPES[d.pick("f64", "i64")],
-    )  # fmt: skip
-
-
-def _scatter_nd(d: Draw) -> Case:
-    depth, count = d.int(1, 2), d.int(1, 4)
-    x = d.array(4, 3, 2)
-    where = np.stack([d.whole(-n, n, count) for n in x.shape[:depth]], -1)
-    return case("scatter_nd", x, Const(where), d.array(count, *x.shape[depth:]))
-
-
-def _scatter_elements(d: Draw) -> Case:
-    x, axis = d.array(3, 4), d.int(0, 1)
-    shape = (2, 3)
-    where = d.whole(-x.shape[axis], x.shape[axis], *shape)
-    return case("scatter_elements", x, Const(where), d.array(*shape), axis=axis)
-
-
 EQUATIONS: tuple[tuple[str, tuple[tuple[int, ...], ...]], ...] = (
     ("ij,jk->ik", ((2, 3), (3, 4))), ("bhqd,bhkd->bhqk", ((2, 2, 3, 4), (2, 2, 5, 4))),
     ("bqhd,bkhd->bhqk", ((2, 3, 2, 4), (2, 5, 2, 4))),
@@ -411,6 +364,7 @@ def _loop(d: Draw) -> Case:
 _REDUCTIONS = ("sum", "mean", "max", "min", "prod", "l1", "l2", "sum_square", "log_sum_exp")
 
 CASES: dict[str, Callable[[Draw], Case]] = {
+    **INDEX_CASES,
     **{name: unary(name) for name in (
         "square", "relu", "softplus", "softsign", "silu", "mish", "elu", "selu",
     )},
@@ -479,14 +433,6 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     "trilu": _trilu,
     "iota": _iota,
     "shape-of": lambda d: case("shape_of", d.array(*d.shape())),
-    "gather-constant": lambda d: _gather(d, True),
-    "gather-from-end": lambda d: case("gather", d.array(4, 3), d.whole(-4, 4, 5), axis=0),
-    "gather-axis": lambda d: _gather(d, False),
-    "gather-nd": _gather_nd,
-    "gather-elements": _gather_elements,
-    "one-hot": _one_hot,
-    "scatter-nd": _scatter_nd,
-    "scatter-elements": _scatter_elements,
     "einsum": _einsum,
     "quantize": _quantize,
     "dequantize": _dequantize,

@@ -87,6 +87,12 @@ def test_not_a_model(desk: Path, stderr: Run) -> None:
         "spyrec: model dense.spx: its name must end in .onnx, .pt2 or .sir, which tells the kind "
         "of file"
     ]
+    Path("weights.pth").write_bytes(b"x")
+    assert stderr("compile", "weights.pth") == [
+        "spyrec: model weights.pth: a .pth file is a pickle, which only torch can read (pip "
+        "install 'spyrec[torch]'); load it there and write what torch.export.export gives "
+        "of the model with torch.export.save to a .pt2 file"
+    ]
     shutil.copy("dense.spx", "program.onnx")
     assert stderr("compile", "program.onnx") == [
         f"spyrec: program.onnx is not an ONNX model or is cut short: its "

@@ -15,21 +15,20 @@ from spyrec.ir.core import Builder, Loc, Value
 from spyrec.ir.errors import PassError
 from spyrec.ir.interp import run
 from spyrec.ir.verifier import verify
-from spyrec.passes.decompose import RULES, decompose
+from spyrec.passes.decompose import FIRST_RULES, RULES, decompose
 from spyrec.passes.manager import output_error
 from spyrec.passes.primitives import is_primitive
-from spyrec.passes.rules_norm import BATCH_NORM_FOLDS
 from tests.decompose_cases import CASES
 from tests.decompose_draw import Const, Draw, case, graph
 
 BOUND = {"exact": 0.0, "rounding": 1e-11}
 APPROXIMATIONS = {"pow-general": 1e-11}
-ALL_RULES = {rule.name: rule for rule in (*BATCH_NORM_FOLDS, *RULES)}
+ALL_RULES = {rule.name: rule for rule in (*FIRST_RULES, *RULES)}
 
 
 def test_every_rule_has_a_proof() -> None:
     assert sorted(ALL_RULES) == sorted(CASES)
-    assert len(ALL_RULES) == len(RULES) + len(BATCH_NORM_FOLDS), "two rules share a name"
+    assert len(ALL_RULES) == len(RULES) + len(FIRST_RULES), "two rules share a name"
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -86,15 +85,15 @@ def test_activations_far_out(name: str, x: float) -> None:
 
 def test_what_no_rule_covers_is_listed() -> None:
     def make(b: Builder, v: list[Value]) -> Any:
-        first = b.op("scatter_nd", v, loc=Loc(("Scatter_1",)), reduction="add").result
-        return b.op("scatter_nd", [first, *v[1:]], loc=Loc(("Scatter_2",)), reduction="add").results
+        best = [b.op("top_k", v, loc=Loc((n,)), k=200, axis=0) for n in ("TopK_1", "TopK_2")]
+        return [op.results[0] for op in best]
 
-    module = graph(make, np.zeros(4), np.zeros((2, 1), np.int64), np.zeros(2)).module
+    module = graph(make, np.zeros(70_000)).module
     with pytest.raises(PassError) as caught:
         decompose(module)
     assert str(caught.value) == (
-        "decompose: no rule turns these ops into primitive ones: scatter_nd 2x (from Scatter_1, "
-        "Scatter_2); the device has no form for them"
+        "decompose: no rule turns these ops into primitive ones: top_k 2x (from TopK_1, "
+        "TopK_2); the device has no form for them"
     )
 
 

@@ -170,11 +170,14 @@ MEANING_FAULTS: list[tuple[Callable[[Any], None], list[str]]] = [
      ["Operator mylib.magic cannot be imported: spyrec has no conversion for it "
       "(1 call: t3 (model.py:7))."]),
     (put(*GRAPH, "tensor_values", "x", "dtype", value=10),
-     ["Input 'x' has element type complex64, which cannot be imported."]),
+     ["Input 'x' has element type complex64, which cannot be imported "
+      "(first read by t3 (model.py:7))."]),
     (put(*GRAPH, "tensor_values", "x", "layout", value=1),
-     ["Input 'x' is a sparse tensor; only dense tensors can be imported."]),
+     ["Input 'x' is a sparse tensor; only dense tensors can be imported "
+      "(first read by t3 (model.py:7))."]),
     (put(*GRAPH, "tensor_values", value={}),
-     ["Input 'x' is no tensor; only dense tensors can be imported."]),
+     ["Input 'x' is no tensor; only dense tensors can be imported "
+      "(first read by t3 (model.py:7))."]),
     (put(*GRAPH, "nodes", value=[]),
      ["The output 'output' cannot be given: it reads 't3', which nothing before it defines."]),
     (put("graph_module", "signature", "output_specs", 0, value={"loss_output": {"arg": {

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +145,68 @@ def test_a_graph_module_needs_example_inputs() -> None:
     assert [str(p) for p in program.inputs] == ["input: f32[2x64]"]
 
 
+def test_results_that_are_views_come_back_as_views() -> None:
+    """Of an input, of an input that the model writes, and of another result."""
+    torch._dynamo.reset()
+
+    def forward(x: Any) -> tuple[Any, ...]:
+        y = x * 2
+        return x.view(-1)[6:], y, y.t(), x[1:2] + 1
+
+    x = torch.arange(24.0).reshape(4, 6)
+    with torch.no_grad():
+        tail, y, turned, fresh = torch.compile(forward, backend="spyrec")(x)
+        assert torch.equal(tail, x.view(-1)[6:])
+        assert torch.equal(turned, y.t())
+        x[1, 0], y[0, 1] = 100, 200
+        assert (tail[0], turned[1, 0]) == (100, 200)
+        fresh.zero_()
+        assert x[1, 1] == 7
+
+    def writes(x: Any) -> Any:
+        x.add_(1)
+        return x[2:]
+
+    with torch.no_grad():
+        rest = torch.compile(writes, backend="spyrec")(x)
+        assert torch.equal(rest, x[2:])
+        assert rest.data_ptr() == x[2:].data_ptr()
+
+
+def test_inputs_are_called_as_the_user_calls_them() -> None:
+    torch._dynamo.reset()
+
+    def forward(x: Any, more: dict[str, Any]) -> Any:
+        return x * more["scale"]
+
+    wide = torch.full((4,), 2**40)
+    with torch.no_grad(), pytest.raises(spyrec.SpyrecError, match="input 'more_scale' holds whole"):
+        torch.compile(forward, backend="spyrec")(torch.ones(4), {"scale": wide})
+
+
+def test_first_calls_from_several_threads() -> None:
+    """Each compiles while others trace."""
+    torch._dynamo.reset()
+    models = [torch.nn.Sequential(torch.nn.Linear(8, 8 + n), torch.nn.GELU()) for n in range(4)]
+    compiled = [torch.compile(m.eval(), backend="spyrec") for m in models]
+    together, x, failed = threading.Barrier(4), torch.ones(2, 8), list[BaseException]()
+
+    def call(n: int) -> None:
+        together.wait()
+        try:
+            with torch.no_grad():
+                assert torch.allclose(compiled[n](x), models[n](x), atol=TOLERANCE)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=call, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+
+
 def test_import_torch_does_not_import_spyrec() -> None:
     """The entry point is read when the backend is asked for."""
     loaded = subprocess.run(
@@ -172,3 +236,44 @@ def test_graphs_that_were_compiled_before_come_from_the_cache(
     assert [p.from_cache for p in built] == [False] * half + [True] * half
     assert half > 0
     assert torch.equal(given[0], given[1])
+
+
+IMPORT = """
+import site, sys, time
+start = time.process_time()
+site.addsitedir(sys.argv[1])
+import torch
+print(time.process_time() - start, len(torch.__version__))
+"""
+
+
+def import_seconds(folder: Path, times: int) -> dict[bool, list[float]]:
+    """Processor seconds to import torch, with spyrec among the installed packages and without, in
+    turn: from folders of links to all that is installed."""
+    for known in (True, False):
+        made = folder / str(known)
+        made.mkdir()
+        for found in (f for path in sys.path if path.endswith("site-packages")
+                      for f in Path(path).iterdir()):  # fmt: skip
+            ours = found.name.startswith(("spyrec", "__editable__")) and "spyrec" in found.name
+            if (known or not ours) and not (made / found.name).exists():
+                (made / found.name).symlink_to(found)
+    seconds: dict[bool, list[float]] = {True: [], False: []}
+    for _ in range(times):
+        for known, taken in seconds.items():
+            done = subprocess.run(
+                [sys.executable, "-S", "-c", IMPORT, str(folder / str(known))],
+                capture_output=True, text=True, check=True,
+            )  # fmt: skip
+            taken.append(float(done.stdout.split()[0]))
+    return seconds
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_import_torch_is_not_slower_with_spyrec(tmp_path: Path) -> None:
+    """Medians of 20 imports each."""
+    times = import_seconds(tmp_path, 20)
+    more = 1e3 * (statistics.median(times[True]) - statistics.median(times[False]))
+    print(f"import torch takes {more:.0f} ms more with spyrec installed")
+    assert more <= 50

@@ -11,7 +11,7 @@ import pytest
 
 from spyrec import api
 from spyrec.frontend import import_torch
-from spyrec.ir.errors import ImportError_
+from spyrec.ir.errors import ImportError_, PassError, SpyrecError
 from spyrec.ir.interp import run
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -118,16 +118,74 @@ def test_one_sentence_that_names_the_line(
     assert said.endswith(f" (test_torch_errors.py:{at})).")
 
 
-def test_inputs_that_cannot_be(capsys: pytest.CaptureFixture[str]) -> None:
-    def twice(self: Any, x: Any) -> Any:
+BREAKING = (item, nonzero, mask_index, unique, sparse)
+"""What torch.compile keeps out of its graphs: it runs in eager."""
+
+
+@pytest.mark.parametrize(
+    ("forward", "packet", "reason", "line"), REFUSED, ids=[r[0].__name__ for r in REFUSED]
+)
+def test_the_same_sentence_through_torch_compile(
+    forward: Callable[..., Any], packet: str, reason: str, line: int
+) -> None:
+    torch._dynamo.reset()
+    model = type("Model", (torch.nn.Module,), {"forward": forward})()
+    compiled = torch.compile(model, backend="spyrec")
+    with torch.no_grad():
+        if forward in BREAKING:
+            torch.testing.assert_close(compiled(X), model(X), rtol=0.01, atol=0.01)
+            return
+        with pytest.raises(ImportError_) as caught:
+            compiled(X)
+    [said] = caught.value.problems
+    at = forward.__code__.co_firstlineno + 1 + line
+    assert said.startswith(f"Operator {packet} cannot be imported: {reason} (1 call: ")
+    assert said.endswith(f" (test_torch_errors.py:{at})).")
+
+
+INPUTS = {
+    "float64": (X.double(), "has element type float64, which cannot be imported"),
+    "complex64": (X.to(torch.complex64), "has element type complex64, which cannot be imported"),
+    "sparse": (X.to_sparse(), "is a sparse tensor; only dense tensors can be imported"),
+    "csr": (X.to_sparse_csr(), "is a sparse tensor; only dense tensors can be imported"),
+}
+
+
+@pytest.mark.parametrize("door", ["export", "compile"])
+@pytest.mark.parametrize("kind", INPUTS)
+def test_inputs_that_cannot_be(kind: str, door: str) -> None:
+    """torch.compile keeps sparse tensors out of its graphs."""
+
+    def forward(self: Any, x: Any) -> Any:
         return x * 2
 
-    for x, what in ((X.double(), "element type float64"), (X.to(torch.complex64), "complex64")):
-        with pytest.raises(ImportError_) as caught:
-            import_torch(program(twice, x))
-        [said] = caught.value.problems
-        assert said.startswith("Input 'x' has element type ")
-        assert what in said
+    torch._dynamo.reset()
+    x, what = INPUTS[kind]
+    model = type("Model", (torch.nn.Module,), {"forward": forward})()
+    if door == "compile" and x.layout is not torch.strided:
+        got = torch.compile(model, backend="spyrec")(x)
+        torch.testing.assert_close(got.to_dense(), 2 * x.to_dense())
+        return
+    with torch.no_grad(), pytest.raises(ImportError_) as caught:
+        if door == "export":
+            import_torch(program(forward, x))
+        else:
+            torch.compile(model, backend="spyrec")(x)
+    line = forward.__code__.co_firstlineno + 1
+    assert caught.value.problems == [
+        f"Input 'x' {what} (first read by mul (test_torch_errors.py:{line}))."
+    ]
+
+
+def test_whole_numbers_that_the_device_does_not_hold() -> None:
+    def forward(self: Any, x: Any) -> Any:
+        return torch.nn.functional.pad(x, (1, 1), value=2**40)
+
+    with pytest.raises(PassError, match=r"padding of %pad \(i64\) holds 1099511627776.0, which"):
+        api.compile(program(forward, torch.arange(4)))
+    small = api.compile(program(lambda self, x: x + 1, torch.arange(4)))
+    with pytest.raises(SpyrecError, match="input 'x' holds whole numbers from 0 to 1099511627776"):
+        api.simulate(small, {"x": np.array([0, 1, 2, 2**40])})
 
 
 def test_a_condition_that_is_known_is_resolved() -> None:

@@ -3,7 +3,6 @@ transformers. Slow."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,71 +15,62 @@ transformers = pytest.importorskip(
     "transformers", reason="transformers is an extra; see docs/dependencies.md"
 )
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+from benchmarks.architectures import (  # noqa: E402
+    KINDS,
+    LEAST_COSINE,
+    SIZES,
+    cosine,
+    made,
+    measure,
+)
 
-COSINE = 0.9999
-SIZES = {
-    "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "vocab_size": 512, "max_position_embeddings": 256,
-}  # fmt: skip
-MORE: dict[str, dict[str, Any]] = {
-    "granite": {}, "llama": {}, "qwen2": {}, "qwen3": {"head_dim": 64}, "mistral": {},
-    "phi3": {"pad_token_id": 0}, "gemma2": {"head_dim": 64}, "gemma3_text": {"head_dim": 64},
-    "olmo2": {}, "smollm3": {"pad_token_id": 0}, "gpt_neox": {}, "starcoder2": {},
-    "gpt2": {"n_embd": 256, "n_layer": 2, "n_head": 4, "n_positions": 256},
-    "granitemoehybrid": {
-        "num_local_experts": 0, "shared_intermediate_size": 512,
-        "layer_types": ["attention", "attention"], "position_embedding_type": "rope",
-    },
-    "bert": {}, "modernbert": {"pad_token_id": 0}, "mpnet": {},
-}  # fmt: skip
-"""Model type -> what its configuration says beside SIZES."""
-ENCODERS = ("bert", "modernbert", "mpnet")
-NO_SDPA = ("mpnet", "gemma2")
+OTHER_GRAPH = {"granitemoehybrid": "exported, it repeats keys and values for each head"}
+"""Where transformers gives torch.compile and torch.export different graphs, and how they differ."""
 
 
-def made(kind: str) -> Any:
+@pytest.mark.parametrize("kind", KINDS)
+def test_architecture_through_three_doors(kind: str) -> None:
+    """Each output within what the device's 16 bits, or eager float16, can tell."""
+    row = measure(kind)
+    print(row)
+    assert min(row.worst) >= min(LEAST_COSINE, row.half)
+    assert row.outputs >= 1
+    memory, file, dynamo = row.cycles
+    assert memory == file > 0
+    if kind in OTHER_GRAPH:
+        assert abs(dynamo - memory) < 0.2 * memory
+    else:
+        assert dynamo == memory
+
+
+def experts(implementation: str) -> Any:
+    """A mixture of experts whose routing shows: large weights, and no layer around it."""
+    from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBlock
+
     torch.manual_seed(0)
-    transformers.logging.set_verbosity_error()
-    config = transformers.AutoConfig.for_model(kind, **{**SIZES, **MORE[kind]})
-    config._attn_implementation = "eager" if kind in NO_SDPA else "sdpa"
-    config.use_cache = False
-    auto = transformers.AutoModel if kind in ENCODERS else transformers.AutoModelForCausalLM
-    return auto.from_config(config).eval()
+    config = transformers.AutoConfig.for_model(
+        "qwen3_moe", **{**SIZES, **KINDS["qwen3_moe"]}, experts_implementation=implementation
+    )
+    config._experts_implementation = implementation
+    block = Qwen3MoeSparseMoeBlock(config).eval()
+    for weight in block.parameters():
+        weight.data.normal_(0, 0.1)
+    return block
 
 
-def cosine(a: Any, b: Any) -> float:
-    x, y = np.asarray(a, np.float64).ravel(), np.asarray(b, np.float64).ravel()
-    return float(x @ y / np.sqrt((x @ x) * (y @ y)))
-
-
-@pytest.mark.parametrize("kind", MORE)
-def test_architecture_through_both_doors(kind: str, tmp_path: Path) -> None:
-    model, ids = made(kind), torch.randint(3, 500, (1, 32))
+@pytest.mark.parametrize("tokens", [1, 24])
+@pytest.mark.parametrize("implementation", ["grouped_mm", "batched_mm"])
+def test_experts_as_transformers_spells_them(implementation: str, tokens: int) -> None:
+    """One token looks up its experts' matrices, many share a product with all; in float32, as
+    routing in 16 bits may choose otherwise where two experts are almost equal."""
+    block, x = experts(implementation), torch.randn(1, tokens, SIZES["hidden_size"])
     with torch.no_grad():
-        want = model(ids)
-        exported = torch.export.export(model, (ids,), strict=False)
-    torch.export.save(exported, tmp_path / "model.pt2")
-    runs = [
-        spyrec.simulate(spyrec.compile(source), {"input_ids": ids.numpy()})
-        for source in (exported, tmp_path / "model.pt2")
-    ]
-    for name, array in runs[0].outputs.items():
-        assert cosine(array, want[name].numpy()) >= COSINE, name
-        np.testing.assert_array_equal(array, runs[1].outputs[name])
-    assert runs[0].outputs and runs[0].total_cycles == runs[1].total_cycles
-
-
-@pytest.mark.parametrize("kind", ["llama", "bert"])
-def test_architecture_through_torch_compile(kind: str) -> None:
-    from spyrec.torch import last_report
-
-    torch._dynamo.reset()
-    model, ids = made(kind), torch.randint(3, 500, (1, 32))
-    with torch.no_grad():
-        want = model(ids)[0]
-        got = torch.compile(model, backend="spyrec")(ids)[0]
-    assert cosine(got, want) >= COSINE
-    assert last_report()["total_cycles"] > 0
+        want = block(x)
+        exported = torch.export.export(block, (x,), strict=False)
+    want = want[0] if isinstance(want, tuple) else want
+    program = spyrec.compile(exported, numerics="fp32")
+    got = next(iter(spyrec.simulate(program, {program.inputs[0].name: x.numpy()}).outputs.values()))
+    np.testing.assert_allclose(got, want.numpy(), rtol=1e-3, atol=1e-3)
 
 
 def check_shared(session: Any) -> None:
@@ -121,7 +111,7 @@ def test_greedy_generation_with_the_cache_on_the_device() -> None:
         chosen = int(logits.argmax())
         with torch.no_grad():
             eager = model(tokens, use_cache=False).logits[0, -1]
-        assert cosine(logits, eager) >= COSINE
+        assert cosine(logits, eager) >= LEAST_COSINE
         if chosen != int(eager.argmax()):
             best = eager.topk(2).values
             margin = float(best[0] - best[1]) / float(eager.abs().max())

@@ -10,6 +10,7 @@ import pytest
 from pt2_files import Draft, Kind
 from torch_cases import BINARY, UNARY, Case, Fixed, case, floats, ints, normal
 from torch_cases_composed import CASES as COMPOSED
+from torch_cases_experts import CASES as EXPERTS
 from torch_cases_shape import CASES as OTHERS
 
 from spyrec import cli
@@ -23,7 +24,7 @@ from spyrec.ir.interp import run
 from spyrec.ir.types import DTYPES
 from spyrec.ir.verifier import verify
 
-CASES = [*UNARY, *BINARY, *OTHERS, *COMPOSED]
+CASES = [*UNARY, *BINARY, *OTHERS, *COMPOSED, *EXPERTS]
 
 
 def imported(c: Case, known: bool) -> tuple[Module, dict[str, Any]]:
@@ -49,7 +50,7 @@ def imported(c: Case, known: bool) -> tuple[Module, dict[str, Any]]:
     args = {name: made(value) for name, value in c.args.items()}
     results = [(str(r.dtype), r.shape, f"y{i}") for i, r in enumerate(c.results)]
     trace = 'File "model.py", line 3, in forward\n    pass'
-    outs = d.calls(f"aten.{c.target}", *results, listed=c.listed, trace=trace, **args)
+    outs = d.calls(c.operator, *results, listed=c.listed, trace=trace, **args)
     graph = read_graph(d.returns(*outs).data(), "the program")
     return import_exported(graph, weights, "one"), inputs
 
@@ -95,7 +96,7 @@ def test_the_list_of_operators(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_conversion_has_a_case() -> None:
-    names = {name.removeprefix("aten.") for name in CONVERTERS if name.startswith("aten.")}
+    names = {name.removeprefix("aten.") for name in CONVERTERS}
     refused = {name.removeprefix("aten.") for name in REFUSED}
     assert names - {c.packet.removeprefix("aten.") for c in CASES} - refused == ELSEWHERE
 
@@ -116,8 +117,11 @@ def test_torch_agrees_with_the_expectation(c: Case) -> None:
                 return [given(v) for v in value]
         return value
 
-    name, _, overload = c.target.partition(".")
-    packet = getattr(torch.ops.aten, name, None)
+    space, name, *rest = c.operator.split(".")
+    if space == "transformers":
+        pytest.importorskip("transformers.integrations.moe", reason="transformers is not installed")
+    overload = rest[0] if rest else ""
+    packet = getattr(getattr(torch.ops, space), name, None)
     if packet is None or (overload and overload not in packet.overloads()):
         pytest.fail(f"torch has no {c.target}")
     call = getattr(packet, overload or "default", packet)

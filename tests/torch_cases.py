@@ -34,7 +34,12 @@ class Case:
 
     @property
     def packet(self) -> str:
-        return "aten." + self.target.split(".")[0]
+        return ".".join(self.operator.split(".")[:2])
+
+    @property
+    def operator(self) -> str:
+        """With its namespace, which is torch's own when none is named."""
+        return self.target if self.target.startswith("transformers.") else f"aten.{self.target}"
 
     def __str__(self) -> str:
         plain = [f"{k}={v}" for k, v in self.args.items() if isinstance(v, int | float | str)]

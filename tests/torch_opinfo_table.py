@@ -15,7 +15,7 @@ REFUSED: dict[str, str] = {
     cartesian_prod cdist cholesky cholesky_inverse cholesky_solve conj_physical copysign cross
     cummax cummin cumprod cumulative_trapezoid diag diagflat diagonal_scatter digamma dist erfinv
     fft.fftshift fft.hfft fft.hfft2 fft.hfftn fft.ifftshift fft.irfft fft.irfft2 fft.irfftn
-    float_power frexp gcd geqrf gradient grid_sampler_2d grid_sampler_3d hash_tensor histc
+    float_power frexp gcd geqrf gradient grid_sampler_2d grid_sampler_3d hash_tensor
     histogram histogramdd i0 igamma igammac index_reduce.amax index_reduce.amin index_reduce.mean
     index_reduce.prod isreal kthvalue lcm ldexp lgamma linalg.cholesky linalg.cholesky_ex
     linalg.cond linalg.cross linalg.det linalg.diagonal linalg.eigh linalg.eigvalsh
@@ -73,7 +73,7 @@ REFUSED: dict[str, str] = {
     double log_softmax.with_dtype nn.functional.softmin.with_dtype softmax.with_dtype to
     """,
     "sparse tensor": """
-    to_sparse
+    sparse.mm.reduce sparse.sampled_addmm to_sparse
     """,
     "it draws random numbers": """
     bernoulli cauchy exponential geometric log_normal multinomial
@@ -119,7 +119,7 @@ REFUSED: dict[str, str] = {
     nn.functional.max_pool3d
     """,
     "torch cannot write the exported program as data": """
-    broadcast_shapes sparse.mm.reduce sparse.sampled_addmm
+    broadcast_shapes
     """,
     "returns no tensor": """
     broadcast_shapes
@@ -142,10 +142,7 @@ UNDEFINED = """
 equal elements, whole numbers to negative powers, no tensor."""
 
 DEVICE = """
-    argsort index_put msort nn.functional.conv1d nn.functional.conv2d nn.functional.conv3d
-    nn.functional.conv_transpose1d nn.functional.conv_transpose2d nn.functional.conv_transpose3d
-    scatter scatter_add scatter_reduce.amax scatter_reduce.amin scatter_reduce.prod
-    scatter_reduce.sum sort
+    nn.functional.conv1d nn.functional.conv2d nn.functional.conv3d nn.functional.conv_transpose1d
+    nn.functional.conv_transpose2d nn.functional.conv_transpose3d
 """
-"""Imported, but the device has no form: writes by index, whole sorts, and convolutions with weights
-that are computed at run time."""
+"""Imported, but the device has no form: convolutions with weights that are computed at run time."""

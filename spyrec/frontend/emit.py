@@ -88,6 +88,11 @@ class Emitter:
         return self.builder.op(name, values, loc=loc, hint=hint, **attrs).results  # type: ignore[arg-type]
 
 
+    def source(self, x: Handle, name: str) -> Value | None:
+        """What the op called ``name`` made ``x`` of; None when another one did."""
+        made = next((op for op in reversed(self.builder.ops) if x in op.results), None)
+        return made.operands[0] if made is not None and made.name == name else None
+
     def _rearranged(self, name: str, x: Known, attrs: dict[str, Attr], loc: Loc) -> Known:
         """An absent weight in the shape or type that a reader wants it in: whoever provides it
         provides it so."""

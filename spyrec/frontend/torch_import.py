@@ -21,7 +21,7 @@ from .bind import MAX_DIM, ConstValue, FreeDim, Given, bind_dims, const_inputs
 from .emit import F64, Emitter, Known, Unsupported, clean, unset
 from .torch_graph import Arg, Call, ExportGraph, Input, Nested, Ref, TensorMeta
 from .torch_ops import CONVERTERS
-from .torch_place import place_of, unsupported_sentences
+from .torch_place import place_of, read_by, sparse_input, unsupported_sentences
 from .torch_site import DTYPE_OF, Item, Site, element_dtype, scalar_dtype
 from .torch_state import Storage, base_target, write_in_place
 from .torch_symbols import Open, Unreadable, lone_symbol, size_of
@@ -168,14 +168,16 @@ def _bound(
 def _read(graph: ExportGraph, given: Input, problems: list[str]) -> Given | None:
     meta = graph.tensors.get(given.name)
     if meta is None or not meta.strided:
-        what = "no tensor" if meta is None else "a sparse tensor"
-        problems.append(f"Input '{given.name}' is {what}; only dense tensors can be imported.")
+        read = read_by(graph.calls, given.name)
+        none = f"Input '{given.name}' is no tensor; only dense tensors can be imported{read}."
+        problems.append(none if meta is None else sparse_input(given.name, read))
         return None
     try:
         dtype = element_dtype(meta.element if meta.element != "float64" else "")
     except Unsupported:
         problems.append(
-            f"Input '{given.name}' has element type {meta.element}, which cannot be imported."
+            f"Input '{given.name}' has element type {meta.element}, which cannot be imported"
+            f"{read_by(graph.calls, given.name)}."
         )
         return None
     dims: list[int | FreeDim] = []

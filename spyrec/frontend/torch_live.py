@@ -14,9 +14,11 @@ from spyrec.ir.errors import ImportError_
 from spyrec.ir.types import DType, TensorType
 
 from .stored import Array, decode
-from .torch_graph import ExportGraph, read_graph
+from .torch_graph import Call, ExportGraph, read_graph
 from .torch_import import Weights
+from .torch_place import place_of, sparse_input, unsupported_sentences
 from .torch_site import DTYPE_OF, element_dtype
+from .torch_writes import packet_of
 
 
 def is_exported(model: Any) -> bool:
@@ -57,13 +59,35 @@ def read_exported(program: Any) -> tuple[ExportGraph, Weights]:
         plain = serialize._dataclass_to_dict(made.exported_program)
         data = json.loads(json.dumps(plain, cls=serialize.EnumEncoder))
     except (RuntimeError, ValueError, LookupError, serialize.SerializeError) as error:
-        raise ImportError_(f"torch cannot write the exported program as data: {error}") from None
+        found = _sparse(program)
+        first = next(iter(str(error).splitlines()), "")
+        if found is None:
+            found = f"torch cannot write the exported program as data: {first}"
+        raise ImportError_(found) from None
     graph = read_graph(data, "the exported program")
     return graph, {
         name: _type(tensor) if tensor.is_meta else partial(host_array, tensor)
         for name, tensor in {**program.constants, **program.state_dict}.items()
         if hasattr(tensor, "numpy")
     }
+
+
+def _sparse(program: Any) -> str | None:
+    """The sentence on the first tensor that is not dense: some kinds of these torch does not
+    write."""
+    import torch
+
+    for node in program.graph.nodes:
+        made = node.meta.get("val")
+        if not isinstance(made, torch.Tensor) or made.layout is torch.strided:
+            continue
+        at = node if node.op == "call_function" else next(iter(node.users), node)
+        call = Call(at.name, str(at.target), {}, (), at.meta.get("stack_trace") or "")
+        if node.op != "call_function":
+            return sparse_input(node.name, f" (first read by {place_of(call)})")
+        kept = {(packet_of(call.target), "it makes a sparse tensor"): [place_of(call)]}
+        return unsupported_sentences(kept)[0]
+    return None
 
 
 def _type(tensor: Any) -> TensorType:

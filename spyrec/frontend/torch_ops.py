@@ -27,7 +27,7 @@ FAMILIES: dict[str, Table] = {
     "normalisations": NORM, "shapes": SHAPE, "indices": INDEX, "made from nothing": MAKE,
     "made of others": COMPOSED,
 }  # fmt: skip
-"""Name without "aten." -> how it is converted."""
+"""Name, of torch's own operators without "aten.", -> how it is converted."""
 
 _KEEPS = "how many elements it keeps is only known at run time"
 _DRAWS = "it draws random numbers; draw them outside and hand them in"
@@ -50,7 +50,7 @@ REFUSED: dict[str, str] = {
 CONVERTERS: Table = {
     **{name: _never(reason) for name, reason in REFUSED.items()},
     **{
-        f"aten.{name}": convert
+        name if "." in name else f"aten.{name}": convert
         for table in FAMILIES.values()
         for name, convert in table.items()
     },

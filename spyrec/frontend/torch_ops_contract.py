@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .emit import BOOL, Handle, Unsupported, matmul, shape_of
+from spyrec.ir.core import Value
+
+from .emit import BOOL, F32, I64, Handle, Known, Unsupported, matmul, shape_of
 from .torch_site import Converter, Site, Table
 
 
@@ -123,7 +125,25 @@ def _attention(s: Site) -> Handle:
         flat = (*flat, mask)
     scale = s.float_("scale") if s.has("scale") else None
     out = s.emit("attention", *flat, scale=scale, causal=s.bool_("is_causal"))
+    if mask is not None:
+        out = _zero_where_hidden(s, out, mask)
     return s.reshape(out, s.shape)
+
+
+def _zero_where_hidden(s: Site, out: Handle, mask: Handle) -> Handle:
+    """A query from which all keys are hidden gets zeros. Of a mask of numbers that is only known at
+    run time this cannot be told: in 16 bits minus infinity is the lowest number."""
+    if mask.type.dtype == BOOL:
+        sees = s.emit("ne", s.emit("reduce_max", s.cast(mask, F32), axes=(3,), keepdims=True),
+                      s.const(0, F32))  # fmt: skip
+    elif isinstance(mask, Value) or mask.absent:
+        return out
+    else:
+        most = s.emit("reduce_max", mask, axes=(3,), keepdims=True)
+        sees = s.emit("gt", most, s.const(-math.inf, s.dtype))
+    if isinstance(sees, Known) and not sees.absent and sees.array.all():
+        return out
+    return s.emit("where", sees, out, s.const(0, s.dtype))
 
 
 def _same_batches(s: Site, parts: Sequence[Handle]) -> list[Handle]:
@@ -145,7 +165,35 @@ def _outer(s: Site) -> Handle:
     return s.emit("and" if s.dtype == BOOL else "mul", s.reshape(a, (a.type.size, 1)), b)
 
 
+def _grouped(s: Site) -> Handle:
+    """Rows in groups, each times a matrix of its own: x[S, K] @ w[group of the row, K, N], where
+    ``offs`` says at which row each group ends; rows behind the last group become zero. Two stacks
+    of matrices need no groups."""
+    x, w = (s.operand(n if s.has(n) else other, s.dtype)
+            for n, other in (("input", "self"), ("weight", "mat2")))  # fmt: skip
+    if x.type.rank == 3 and w.type.rank == 3:
+        product = matmul(s, x, w)
+    elif x.type.rank == 2 and w.type.rank == 3:
+        product = _grouped_rows(s, x, w, s.cast(s.tensor("offs"), I64))
+    else:
+        raise Unsupported(f"its groups lie in operands of rank {x.type.rank} and {w.type.rank}")
+    return s.emit("add", product, s.operand("bias", s.dtype)) if s.has("bias") else product
+
+
+def _grouped_rows(s: Site, x: Handle, w: Handle, ends: Handle) -> Handle:
+    (rows, k), (groups, _, n) = shape_of(x), shape_of(w)
+    numbers = s.const(np.arange(rows)[:, None], I64)
+    passed = s.cast(s.emit("ge", numbers, s.reshape(ends, (1, groups))), I64)
+    group = s.emit("reduce_sum", passed, axes=(1,), keepdims=False)
+    last = s.const(groups - 1, I64)
+    mine = s.emit("gather", w, s.emit("min", group, last), axis=0)
+    product = s.reshape(s.emit("matmul", s.reshape(x, (rows, 1, k)), mine), (rows, n))
+    inside = s.reshape(s.emit("le", group, last), (rows, 1))
+    return s.emit("where", inside, product, s.const(0, s.dtype))
+
+
 CONTRACT: Table = {
+    "_grouped_mm": _grouped, "transformers.grouped_mm_fallback": _grouped,
     "matmul": _two("self", "other"), "mm": _two("self", "mat2"), "bmm": _two("self", "mat2"),
     "mv": _two("self", "vec"), "dot": _two("self", "tensor"), "linear": _linear,
     "addmm": _add_product("mat1", "mat2"), "addmv": _add_product("mat", "vec"),

@@ -122,6 +122,9 @@ def _coordinates(s: Site, indices: Sequence[Handle]) -> Handle:
 
 
 def _index_put(s: Site) -> Handle:
+    mask = _lone_mask(s)
+    if mask is not None:
+        return _masked_write(s, mask)
     x, found = s.tensor("self"), _indices(s)
     dims = [d for d, _ in found]
     rest = [d for d in range(x.type.rank) if d not in dims]
@@ -138,6 +141,23 @@ def _index_put(s: Site) -> Handle:
     put = s.emit("scatter_nd", turned, coordinates, values, reduction=reduction)
     back = sorted(range(len(front)), key=front.__getitem__)
     return s.transpose(put, back)
+
+
+def _lone_mask(s: Site) -> Handle | None:
+    """The mask that is the only index, over the first dimensions, when its elements are only known
+    at run time and one value is written wherever it is true."""
+    indices = s.get("indices")
+    mask = indices[0] if indices else None
+    if isinstance(mask, Known) or mask is None or any(i is not None for i in indices[1:]):
+        return None
+    return mask if mask.type.dtype == BOOL and s.tensor("values").type.size == 1 else None
+
+
+def _masked_write(s: Site, mask: Handle) -> Handle:
+    x = s.tensor("self")
+    value = s.reshape(s.operand("values", x.type.dtype), ())
+    mask = s.reshape(mask, (*shape_of(mask), *(1,) * (x.type.rank - mask.type.rank)))
+    return s.emit("where", mask, s.emit("add", x, value) if s.bool_("accumulate") else value, x)
 
 
 def _brought_front(s: Site, values: Handle, width: int, before: int, rest: int) -> Handle:
@@ -305,7 +325,30 @@ def _bucketize(s: Site) -> Handle:
     return s.cast(s.emit("reduce_sum", above, axes=(x.type.rank,), keepdims=False), s.dtype)
 
 
+def _histogram(s: Site) -> Handle:
+    """How many elements lie in each of some bins of equal width; the last one has its upper end
+    too, and what lies outside counts nowhere. Whole numbers are compared as such."""
+    x, bins = s.tensor("self"), s.int_("bins", 100)
+    low, high = s.float_("min", 0.0), s.float_("max", 0.0)
+    if low >= high:
+        raise Unsupported("its bins reach from the least to the greatest element")
+    source = s.emitter.source(x, "cast")
+    if source is not None and source.type.dtype.kind == "int":
+        x = source
+    edges = low + np.arange(bins + 1) * (high - low) / bins
+    if x.type.dtype.kind == "int":
+        edges = np.ceil(edges)
+    flat = s.reshape(x, (1, x.type.size))
+    above, below = (s.const(ends[:, None], x.type.dtype) for ends in (edges[:-1], edges[1:]))
+    inside = s.emit("and", s.emit("ge", flat, above), s.emit("lt", flat, below))
+    at_end = s.emit("and", s.emit("eq", flat, s.const(high, x.type.dtype)),
+                    s.const(np.arange(bins)[:, None] == bins - 1, BOOL))  # fmt: skip
+    hit = s.cast(s.emit("or", inside, at_end), I64)
+    return s.cast(s.emit("reduce_sum", hit, axes=(1,), keepdims=False), s.dtype)
+
+
 INDEX: Table = {
+    "histc": _histogram,
     "embedding": _embedding, "index_select": _index_select, "gather": _gather,
     "take_along_dim": _take_along, "index": _index, "_unsafe_index": _index,
     "index_put": _index_put, "_unsafe_index_put": _index_put, "_index_put_impl": _index_put,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from .torch_graph import Call
+from .torch_graph import Call, Ref
+from .torch_writes import flat
 
 CALLS_NAMED = 3  # in a message about an operator that cannot be imported
 
@@ -22,6 +23,19 @@ def place_of(call: Call) -> str:
         return call.name
     file, line, _ = own[-1]
     return f"{call.name} ({file.replace(chr(92), '/').rpartition('/')[2]}:{line})"
+
+
+def read_by(calls: Iterable[Call], name: str) -> str:
+    """The end of a sentence on an input: " (first read by mul (model.py:7))"; nothing when no call
+    reads it."""
+    wanted = Ref(name)
+    reads = (call for call in calls if any(arg == wanted for arg in flat(call.args.values())))
+    first = next(reads, None)
+    return f" (first read by {place_of(first)})" if first else ""
+
+
+def sparse_input(name: str, read: str) -> str:
+    return f"Input '{name}' is a sparse tensor; only dense tensors can be imported{read}."
 
 
 def unsupported_sentences(unsupported: Mapping[tuple[str, str], Sequence[str]]) -> list[str]:
