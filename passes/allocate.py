@@ -18,7 +18,7 @@ from spyrec.sim.device import DeviceSpec
 from .kernel import GROUP, Box, Map, Nest, clip, padded, rank1, spans, window
 from .manager import Target
 from .pieces import pieces, source_boxes
-from .pins import Counts, pinned_core_order, pinned_cuts
+from .pins import Counts, pinned, pinned_core_order, pinned_cuts
 from .runs import STICK, sticks_and_run
 from .signature import signature
 from .span import reaches
@@ -28,6 +28,7 @@ Boxes = tuple[Box, ...]
 FULL = 0.95  # of the cores a matrix kernel must occupy when it has a tile for each
 INDEX_LANES = 32  # 32-bit indices of a stick
 WIN = 0.9  # of the time of the best cut without, in the matrix unit and in all: most of a K-split
+STARVED = 4  # times its work, a matrix kernel takes that waits for memory and may be K-split
 SHORTLIST = 48  # cuts priced in full, those with the least compute on the fullest core
 MOVE_SHORTLIST = 12  # a move's sources are found piece by piece, which takes longer
 MANY_PIECES = 16  # a move of more is cut by compute alone
@@ -120,10 +121,17 @@ class CoreAllocation:
         most = MOVE_SHORTLIST if nest.kind == "move" else SHORTLIST
         found = priced([c for c in cuts if busy(c) <= 1.5 * busy(cuts[0])][:most])
         cost, _, chosen = found[0]
-        worth = WIN * min(busy(chosen), cost[0])
+        slow = max(STARVED * busy(chosen), target.device.launch.start_cycles)
+        free = len(nest.summed) == 1 and not any(pinned(nest, "parts"))
+        starved = free and prod(chosen) < budget and cost[0] > slow
+        worth = WIN * (cost[0] if starved else min(busy(chosen), cost[0]))
         if whole != units and least_split_cycles(nest, budget, target.device) < worth:
             near = within_span(nest, split_cuts(nest, units, budget, busy, worth), grains, span)
-            found = [p for p in priced(near) if p[0][0] < WIN * cost[0]][:1] + found
+            better = [p for p in priced(near) if p[0][0] < WIN * cost[0]]
+            if starved:  # of those that are as good, the one with the fewest to add up
+                better = [p for p in better if p[0][0] <= better[0][0][0] / FULL]
+                better.sort(key=lambda p: prod(p[2][d] for d in nest.summed))
+            found = better[:1] + found
         cost, _, chosen = found[0]
         rejected = tuple((c, float(other[0])) for other, _, c in found[1:2])
         return {
@@ -165,7 +173,9 @@ class CoreAllocation:
                 link += one * device.hbm.bytes_per_cycle / device.hbm.core_bytes_per_cycle
             else:
                 ring += moved_bytes(cut.reading(i), m, v, owners[v]) / device.ring.bytes_per_cycle
-        return max(busy, bus, link) + 0.5 * ring + 0.01 * (busy + bus), -prod(parts)
+        side = bus * device.hbm.bytes_per_cycle / device.hbm.side_bytes_per_cycle
+        side *= min(1.0, device.cores.count // 2 / prod(parts))  # what the first half reads
+        return max(busy, bus, side, link) + 0.5 * ring + 0.01 * (busy + bus), -prod(parts)
 
 
 def bus_cycles(v: Value, m: Map, local: Sequence[int], device: DeviceSpec) -> float:

@@ -13,11 +13,13 @@ from .manager import Target
 from .primitives import is_primitive
 from .rule import Rule, apply_rules
 from .rules_affine import AFFINE_RULES
+from .rules_attention import ATTENTION_RULES
 from .rules_control import CONTROL_RULES
 from .rules_conv import CONV_RULES
 from .rules_einsum import EINSUM_RULES
 from .rules_elementwise import ELEMENTWISE_RULES
 from .rules_experts import EXPERT_RULES
+from .rules_heads import HEADS_RULES
 from .rules_index import INDEX_RULES
 from .rules_mask import MASK_RULES
 from .rules_move import MOVE_RULES
@@ -27,6 +29,7 @@ from .rules_pow import POW_RULES
 from .rules_quant import QUANT_RULES
 from .rules_reduce import REDUCE_RULES
 from .rules_resize import RESIZE_RULES
+from .rules_rotary import ROTARY_RULES
 from .rules_scatter import SCATTER_RULES
 from .rules_window import WINDOW_RULES
 
@@ -40,6 +43,9 @@ RULES: tuple[Rule, ...] = (
     *CONTROL_RULES,  # first: the ops inside regions are seen only once they stand outside
     *QUANT_RULES,
     *NORM_RULES,
+    *HEADS_RULES,
+    *ATTENTION_RULES,
+    *ROTARY_RULES,
     *ELEMENTWISE_RULES,
     *POW_RULES,
     *REDUCE_RULES,

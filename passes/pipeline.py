@@ -6,6 +6,7 @@ from __future__ import annotations
 from spyrec.ir.errors import PassError
 
 from .allocate import CoreAllocation
+from .attention_blocks import AttentionBlocks
 from .canonicalize import Canonicalize
 from .cse import Cse
 from .dce import Dce
@@ -31,6 +32,7 @@ PIPELINE: Pipeline = (
     PullScales(),  # before quantised weights become floats
     Fold(),  # shape arithmetic and constant weights
     Cse(),  # exporters repeat themselves
+    AttentionBlocks(),  # while attention is one op; masks are constants by now, and equal ones one
     Decompose(),  # what is left the device has
     Canonicalize(),  # rules leave reshapes and identities behind
     Fold(),  # and constants: masks, interpolation matrices, scaled weights

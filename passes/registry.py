@@ -6,6 +6,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 from spyrec.ir.errors import PassError
 
+from .attention_blocks import AttentionBlocks
 from .canonicalize import Canonicalize
 from .cse import Cse
 from .dce import Dce
@@ -22,6 +23,7 @@ PASSES: dict[str, type[Pass]] = {
     PullScales.name: PullScales,
     Fold.name: Fold,
     Cse.name: Cse,
+    AttentionBlocks.name: AttentionBlocks,
     Dce.name: Dce,
     Decompose.name: Decompose,
     Limits.name: Limits,

@@ -15,6 +15,7 @@ from spyrec.ir.types import DType
 
 from .emit import Emit
 from .rule import Build, Rule
+from .rules_heads import SHARED_HEADS
 from .rules_reduce import drop_keepdims, ints
 
 BROADCASTING = (
@@ -119,6 +120,23 @@ def _drop_broadcasts(op: Op, e: Emit) -> Value | None:
         if inner is None:
             continue
         trial = [*operands[:i], inner.operands[0], *operands[i + 1 :]]
+        if _broadcast_shape(trial) == op.result.type.shape:
+            operands = trial
+            e.absorb(inner)
+    return None if operands == list(op.operands) else e.op(op.name, *operands, **op.attrs)
+
+
+def _drop_leading_ones(op: Op, e: Emit) -> Value | None:
+    """Operands broadcast from the right, so a reshape that only sets ones before says nothing."""
+    operands = list(op.operands)
+    for i, x in enumerate(operands):
+        inner = e.made_by(x, "reshape")
+        source = None if inner is None else inner.operands[0]
+        if inner is None or source is None or not source.type.rank:
+            continue
+        if x.type.shape != (*(1,) * (x.type.rank - source.type.rank), *source.type.shape):
+            continue
+        trial = [*operands[:i], source, *operands[i + 1 :]]
         if _broadcast_shape(trial) == op.result.type.shape:
             operands = trial
             e.absorb(inner)
@@ -249,6 +267,8 @@ CANONICAL_RULES: tuple[Rule, ...] = (
     _exact("broadcast", "broadcast_to", _broadcast_to, "Chains merge."),
     *(_exact(f"broadcast-into-{n}", n, _drop_broadcasts, "Elementwise ops broadcast themselves.")
       for n in BROADCASTING),
+    *(_exact(f"leading-ones-{n}", n, _drop_leading_ones, "Elementwise ops set ones before shapes.")
+      for n in BROADCASTING),
     _exact("slice", "slice", _slice, "Chains merge; taking everything goes."),
     _exact("pad-nothing", "pad", _pad, "Padding by nothing."),
     _exact("concat-one", "concat", _concat, "One operand alone."),
@@ -269,6 +289,7 @@ CANONICAL_RULES: tuple[Rule, ...] = (
     _exact("or-false", "or", _neutral(False, False), "x or false = x."),
     _exact("xor-false", "xor", _neutral(False, False), "x xor false = x."),
     _exact("where-known", "where", _where, "A known condition, or equal alternatives."),
+    SHARED_HEADS,
     *(_exact(f"reduce-ones-{n}", f"reduce_{n}", _reduce_ones, "Folding single elements.")
       for n in _FOLDING),
     *(_exact(f"keepdims-{n}", f"reduce_{n}", drop_keepdims, "Keep dimensions, then reshape.")

@@ -1,4 +1,4 @@
-"""Decompositions of softmax, the normalisations and attention.
+"""Decompositions of softmax and the normalisations.
 
 All are written as mean, subtract, mean of squares, rsqrt, multiply, add: forms that stay inside
 one kernel.
@@ -6,13 +6,11 @@ one kernel.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from spyrec.ir.core import Op, Value
-from spyrec.ir.types import DTYPES
 
 from .emit import Array, Emit
 from .rule import Rule
@@ -151,37 +149,6 @@ def _group_norm(op: Op, e: Emit) -> Value:
     return _affine(e, y, (channel(e, scale, x.type.rank), channel(e, bias, x.type.rank)))
 
 
-def _attention(op: Op, e: Emit) -> Value:
-    q, k, v, *mask = op.operands
-    batch, heads, rows, depth = q.type.static_shape
-    groups, columns = k.type.static_shape[1:3]
-    share = heads // groups
-    factor = 1.0 / math.sqrt(depth) if op.attrs["scale"] is None else number(op, "scale")
-    # Query heads that share a key head become rows of one product: keys are never copied.
-    rows_q = e.reshape(q, (batch, groups, share * rows, depth))
-    scores = e.op("matmul", rows_q, e.transpose(k, (0, 1, 3, 2)))
-    scores = e.mul(scores, factor)
-    if mask or op.attrs["causal"]:
-        scores = e.reshape(scores, (batch, heads, rows, columns))
-        scores = _masked(e, scores, mask, bool(op.attrs["causal"]))
-        scores = e.op("softmax", scores, axis=3)
-        scores = e.reshape(scores, (batch, groups, share * rows, columns))
-    else:
-        scores = e.op("softmax", scores, axis=3)
-    return e.reshape(e.op("matmul", scores, v), op.result.type.static_shape)
-
-
-def _masked(e: Emit, scores: Value, mask: Sequence[Value], causal: bool) -> Value:
-    for m in mask:
-        hides = m.type.dtype.kind == "bool"
-        scores = e.where(m, scores, -math.inf) if hides else e.add(scores, m)
-    if causal:
-        rows, columns = scores.type.static_shape[2:]
-        seen = e.constant(np.tri(rows, columns, dtype=np.bool_), DTYPES["bool"])
-        scores = e.where(seen, scores, -math.inf)
-    return scores
-
-
 BATCH_NORM_FOLDS = (
     Rule("batch-norm-into-conv", "batch_norm", _batch_norm_into_conv, "rounding",
          "a (w * x + c) + b = (a w) * x + (a c + b): the norm costs nothing at run time."),
@@ -201,6 +168,4 @@ NORM_RULES = (
          "Normalise over the positions of one channel."),
     Rule("group-norm", "group_norm", _group_norm, "rounding",
          "Normalise over the positions of a group of channels."),
-    Rule("attention", "attention", _attention, "rounding",
-         "softmax(q k^T s + mask) v, query heads of one key head stacked as rows."),
 )  # fmt: skip

@@ -9,8 +9,9 @@ import numpy as np
 
 from spyrec.ir.core import Block, Builder, Value
 from spyrec.ir.types import DTYPES
+from tests.decompose_cases_attention import CASES as ATTENTION_CASES
 from tests.decompose_cases_index import CASES as INDEX_CASES
-from tests.decompose_draw import Array, Case, Const, Draw, case, graph, type_of
+from tests.decompose_draw import Case, Const, Draw, case, graph, type_of
 
 
 def unary(name: str, **attrs: Any) -> Callable[[Draw], Case]:
@@ -120,21 +121,6 @@ def _batch_norm_matmul(d: Draw) -> Case:
         return b.op("batch_norm", [y, *v[3:]], epsilon=1e-3).results
 
     return graph(make, d.array(5, 3), Const(d.array(3, 4)), Const(d.array(4)), *_statistics(d, 4))
-
-
-def _attention(d: Draw) -> Case:
-    batch, groups, share, rows, columns, depth, out = d.ints(1, 3, 7)
-    q = d.array(batch, groups * share, rows, depth)
-    k, v = d.array(batch, groups, columns, depth), d.array(batch, groups, columns, out)
-    mask: list[Array] = []
-    match d.pick("none", "bool", "float"):
-        case "bool":
-            keep = d.rng.random((rows, columns)) < 0.5
-            keep[:, 0] = True
-            mask = [keep]
-        case "float":
-            mask = [d.array(batch, 1, rows, columns)]
-    return case("attention", q, k, v, *mask, causal=d.pick(True, False), scale=d.pick(None, 0.3))
 
 
 def _pool(name: str, rank: int, **fixed: Any) -> Callable[[Draw], Case]:
@@ -406,7 +392,6 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     "batch-norm-into-matmul": _batch_norm_matmul,
     "instance-norm": _channel_norm("instance_norm"),
     "group-norm": _channel_norm("group_norm", groups=2),
-    "attention": _attention,
     "max-pool-ceil": lambda d: _pool("max_pool", d.int(1, 3), ceil_mode=True)(d),
     "max-pool-rank": lambda d: _pool("max_pool", d.pick(1, 3), ceil_mode=False)(d),
     "sum-pool-rank": lambda d: _pool("sum_pool", d.pick(1, 3))(d),
@@ -441,4 +426,5 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     "shift-of-shift": _affine("add", "mul", "add"),
     "if": _if,
     "loop": _loop,
+    **ATTENTION_CASES,
 }  # fmt: skip

@@ -223,7 +223,7 @@ def test_overflow_and_nan_are_warned_of(spx: str, capsys: pytest.CaptureFixture[
     np.savez("in.npz", x=x)
     assert cli.run(["simulate", spx, "--inputs", "in.npz"]) == 0
     assert capsys.readouterr().err.splitlines() == [
-        "warning: input 'x': 1 of 210 values are beyond the range of dl16 and overflow",
+        "warning: input 'x': 1 of 210 values are beyond the range of dl16 and become its largest",
         "warning: output 'y': 1 of 210 values are NaN or infinite: something overflowed dl16, or "
         "an input held such values",
     ]

@@ -79,6 +79,17 @@ def test_elements_stand_where_the_layout_says() -> None:
     assert int(np.count_nonzero(poisoned == 0xFFFF)) == 2 * 58
 
 
+def test_what_hides_in_a_mask_hides_on_the_device() -> None:
+    given_ = np.array([-np.inf, np.finfo(np.float32).min, np.inf, 1e5, np.nan], np.float32)
+    for stored, largest in (("dl16", 8573157376.0), ("f16", 65504.0)):
+        p = port("mask", "f32", (5,), stored)
+        kept = runtime.unpack(p, runtime.pack(p, given_))
+        most = min(largest, float(quantize(np.float32(1e5).reshape(1), "dl16")[0]))
+        np.testing.assert_array_equal(kept, [-largest, -largest, largest, most, np.nan])
+    half = port("mask", "f16", (1,), "dl16")
+    assert runtime.pack(half, np.array([-np.inf], np.float16))[:2] == b"\xfe\xff"
+
+
 def test_scalars_and_empty_arrays() -> None:
     scalar = port("s", "f32", (), "dl16")
     back = runtime.unpack(scalar, runtime.pack(scalar, np.float32(2.5).reshape(())))
@@ -155,7 +166,7 @@ def test_overflow_and_nan_are_counted() -> None:
     x = port("x", "f32", (4,), "f16")
     assert runtime.overflow_warnings([(x, np.array([1, 2, 3, 4], np.float32))]) == []
     assert runtime.overflow_warnings([(x, np.array([1, 1e6, -1e6, np.inf], np.float32))]) == [
-        "input 'x': 2 of 4 values are beyond the range of f16 and overflow"
+        "input 'x': 2 of 4 values are beyond the range of f16 and become its largest"
     ]
     assert runtime.nan_warnings([(x, np.array([1, np.nan, np.inf, 0], np.float32))]) == [
         "output 'x': 2 of 4 values are NaN or infinite: something overflowed f16, or an input held "

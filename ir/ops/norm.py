@@ -221,6 +221,7 @@ DEFS: tuple[OpDef, ...] = (
         {
             "scale": AttrSpec("float", None, "of the scores; None: 1 / sqrt(D)"),
             "causal": AttrSpec("bool", False, "query i sees keys 0..i only"),
+            "rows": AttrSpec("int", 0, "queries that are computed at a time; 0: all"),
         },
         TENSOR,
         "Scaled dot-product attention of q[B,H,S,D] on k[B,G,T,D], v[B,G,T,E]; H / G query heads "

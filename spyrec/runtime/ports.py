@@ -15,6 +15,7 @@ from spyrec.ir.errors import SpyrecError
 from spyrec.ir.layout import Layout, parse_layout
 from spyrec.ir.rounding import round_to
 from spyrec.ir.types import DType, dtype
+from spyrec.passes.legalize_dtypes import float_limits
 from spyrec.sim.errors import ObjectError
 from spyrec.sim.formats import decode, encode, format_of, quantize
 from spyrec.sim.isa import STICK, Buffer, Program
@@ -167,13 +168,23 @@ def pack(port: Port, array: Array, poison: bool = False) -> bytes:
     """The bytes of the port's buffer for ``array`` (the model's own shape and element type).
 
     ``poison``: slots whose content the layout calls undefined get all bits set, not 0, so that a
-    kernel that reads them shows it. SpyrecError when whole numbers do not fit the device's format.
+    kernel that reads them shows it. In a 16-bit format infinities, and what is beyond its range,
+    become its largest numbers, as in constants: a mask of -inf hides. SpyrecError when whole
+    numbers do not fit the device's format.
     """
     if port.layout is None:
         return b""
     _check_size(port, port.layout)
     _check_range(port, array)
-    return stored_bytes(array, port.layout, port.stored, _pad_bits(port, poison))
+    return stored_bytes(_within(port, array), port.layout, port.stored, _pad_bits(port, poison))
+
+
+def _within(port: Port, array: Array) -> Array:
+    if array.dtype.kind != "f" or port.stored == "f32" or format_of(port.stored).bits != 16:
+        return array
+    largest, _ = float_limits(dtype(port.stored))
+    wide = array.astype(np.promote_types(array.dtype, np.float32), copy=False)
+    return np.asarray(np.clip(wide, -largest, largest))
 
 
 def stored_bytes(array: Array, layout: Layout, fmt: str, pad: int = 0) -> bytes:
@@ -250,7 +261,7 @@ def overflow_warnings(given: Iterable[tuple[Port, Array]]) -> list[str]:
             if lost:
                 found.append(
                     f"input {port.name!r}: {lost} of {array.size} values are beyond the range of "
-                    f"{port.stored} and overflow"
+                    f"{port.stored} and become its largest"
                 )
     return found
 
