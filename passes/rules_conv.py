@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from spyrec.ir.core import Op, Value
 
@@ -29,6 +30,27 @@ def _bias(op: Op, e: Emit) -> Value | None:
         return None
     y = e.op(op.name, *op.operands[:2], **op.attrs)
     return e.add(y, channel(e, op.operands[2], y.type.rank))
+
+
+def sees_padding_only(
+    extents: Sequence[int], out: Sequence[int], kernel: Sequence[int], strides: Sequence[int],
+    dilations: Sequence[int], lo: Sequence[int],
+) -> bool:
+    """Is there a dimension along which no window reaches any of the ``extents`` elements?"""
+    return any(
+        all(not 0 <= o * s + k * d - p < n for o in range(m) for k in range(taps))
+        for n, m, taps, s, d, p in zip(extents, out, kernel, strides, dilations, lo, strict=True)
+    )
+
+
+def _conv_of_padding(op: Op, e: Emit) -> Value | None:
+    x, w = op.operands[:2]
+    strides, dilations, lo, _ = _geometry(op)
+    out = op.result.type.static_shape
+    taps = w.type.static_shape[2:]
+    if not sees_padding_only(x.type.static_shape[2:], out[2:], taps, strides, dilations, lo):
+        return None
+    return e.broadcast(e.scalar(0.0, x), out)
 
 
 def _conv_1d(op: Op, e: Emit) -> Value | None:
@@ -141,6 +163,8 @@ def _transposed(op: Op, e: Emit) -> Value | None:
 
 CONV_RULES = (
     Rule("conv-bias", "conv", _bias, "rounding", "conv(x, w) + b over channels."),
+    Rule("conv-of-padding", "conv", _conv_of_padding, "exact",
+         "Every window lies in the padding: 0 w = 0 (finite w), so that nothing is to be loaded."),
     Rule("conv-transpose-bias", "conv_transpose", _bias, "rounding",
          "conv_transpose(x, w) + b over channels."),
     Rule("conv-1d", "conv", _conv_1d, "rounding", "A 2-D convolution of height 1."),

@@ -11,6 +11,7 @@ from spyrec.ir.core import Op, Value
 
 from .emit import Array, Emit
 from .rule import Rule
+from .rules_conv import sees_padding_only
 from .rules_elementwise import number
 from .rules_reduce import int_attr, ints
 
@@ -97,6 +98,15 @@ def _pool_axes(
     return e.reshape(y, (*shape[:a], *sizes, *shape[b:]))
 
 
+def _pool_of_padding(op: Op, e: Emit) -> Value | None:
+    (x,) = op.operands
+    kernel, strides, dilations, lo, _ = _window(op)
+    out = op.result.type.static_shape
+    if not sees_padding_only(x.type.static_shape[2:], out[2:], kernel, strides, dilations, lo):
+        return None
+    return e.broadcast(e.scalar(0.0, x), out)
+
+
 def _avg_pool(op: Op, e: Emit) -> Value:
     (x,) = op.operands
     kernel, strides, dilations, lo, hi = _window(op)
@@ -143,6 +153,8 @@ def _lrn(op: Op, e: Emit) -> Value:
 WINDOW_RULES = (
     Rule("max-pool-ceil", "max_pool", _pool_floor, "exact", "ceil mode = more padding behind."),
     Rule("max-pool-rank", "max_pool", _pool_rank, "exact", "max over a box = max over its sides."),
+    Rule("sum-pool-of-padding", "sum_pool", _pool_of_padding, "exact",
+         "Every window lies in the padding: the sum of nothing."),
     Rule("sum-pool-rank", "sum_pool", _pool_rank, "rounding",
          "sum over a box = sum over its sides."),
     Rule("avg-pool", "avg_pool", _avg_pool, "rounding",

@@ -29,6 +29,7 @@ from .asm_tree import (
     tokens_of,
     trees_of,
 )
+from .claim_file import with_claims
 from .errors import AsmError
 from .isa import (
     MAX_LOOPS,
@@ -48,6 +49,7 @@ from .wellformed import Limits, check_instr, check_kernel, check_program, check_
 
 LISTING_VERSION = 1
 MAX_SPLAT_BYTES = 1 << 30
+MAX_CLAIMS_BYTES = 1 << 28
 
 
 def assemble(text: str) -> Program:
@@ -70,6 +72,9 @@ def assemble(text: str) -> Program:
     launches = tuple(_launch(node, kernels) for node in items.get("launch", []))
     buckets = tuple(map(_bucket, items.get("bucket", [])))
     program = Program(kernels, buffers, launches, device, _meta(items.get("meta", [])), buckets)
+    for node in items.get("claims", []):
+        with at(line_of(node)):
+            program = with_claims(program, _unpacked(node, MAX_CLAIMS_BYTES))
     with at(0):
         check_program(program, limits)
     return program
@@ -123,16 +128,22 @@ def _data(node: Node, size: int) -> bytes:
                 line_of(node),
             )
         return unit * (size // len(unit))
-    try:
-        packed = base64.b64decode("".join(after_bar(t).strip() for t in tokens), validate=True)
-        unpacker = zlib.decompressobj()
-        data = unpacker.decompress(packed, max(size, 0) + 1)
-    except (binascii.Error, zlib.error, ValueError, OverflowError) as error:
-        raise AsmError(f"the data are not zlib in base64: {error}", line_of(node)) from None
+    data = _unpacked(node, size)
     if len(data) != size:
         more = "more" if len(data) > size else f"{len(data)}"
         raise AsmError(f"the data hold {more} bytes, the buffer {size}", line_of(node))
     return data
+
+
+def _unpacked(node: Node, most: int) -> bytes:
+    """At most one byte more than ``most``."""
+    tokens = tokens_of(node)
+    try:
+        packed = base64.b64decode("".join(after_bar(t).strip() for t in tokens), validate=True)
+        unpacker = zlib.decompressobj()
+        return unpacker.decompress(packed, max(most, 0) + 1)
+    except (binascii.Error, zlib.error, ValueError, OverflowError) as error:
+        raise AsmError(f"the data are not zlib in base64: {error}", line_of(node)) from None
 
 
 def _launch(node: Node, kernels: Sequence[Kernel]) -> Launch:

@@ -22,9 +22,9 @@ SHOWN = 20  # findings that a message tells
 
 @dataclass(frozen=True)
 class Finding:
-    """``kind``: "race", "uninitialised", "mixed", "lost", "token", "deadlock", "capacity",
-    "fan-in", "span", "constant" or "rule" (one the machine refuses at once). ``text`` names the
-    instructions, their cores, IR ops and model nodes."""
+    """``kind``: "race", "uninitialised", "mixed", "astray", "lost", "token", "deadlock",
+    "capacity", "fan-in", "span", "constant" or "rule" (one the machine refuses at once). ``text``
+    names the instructions, their cores, IR ops and model nodes."""
 
     kind: str
     text: str

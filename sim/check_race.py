@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from .check_claim import Claims
 from .check_order import LATE, N_UNITS, Event
 from .check_touch import At, Runs, Touch, addresses, touches
 from .device import DeviceSpec
@@ -129,6 +130,7 @@ class Races:
             b.name: np.full(-(-b.size // STICK), HOST if b.kind in GIVEN else NOBODY, np.int32)
             for b in program.buffers
         }
+        self._claims = Claims(program, device)
         self._accesses: list[Access] = []
         self._results: dict[tuple[int, int], Access] = {}  # of each instruction that writes, one
         self._useful: set[tuple[int, int]] = set()  # those whose results something reads
@@ -143,6 +145,7 @@ class Races:
         self._args = dict(zip(kernel.params, launch.args, strict=True))
         self._card_before, self._card = self._card, CardAccesses()
         self._reach = {}
+        self._claims.begin(launch)
 
     def visit(self, event: Event) -> None:
         """Look at everything the event touches, then note it."""
@@ -154,7 +157,10 @@ class Races:
         number = len(self._accesses)
         self._accesses.append(access)
         noted = []
-        for touch in touches(site.instr, Moment(thread.core, site.trip(execution))):
+        moment = Moment(thread.core, site.trip(execution))
+        for text in self._claims.visit(site.instr, moment):
+            self._clash(Clash("astray", access, text))
+        for touch in touches(site.instr, moment):
             if touch.space == "hbm":
                 self._card_touch(access, number, touch)
                 continue
@@ -167,6 +173,8 @@ class Races:
                 self._results.setdefault(access.site, access)
                 self._before_write(access, shadow, at)
                 noted.append((shadow.writer, at))
+                if not site.instr.intents:
+                    self._claims.forget(touch.space, touch.core, at)
                 shadow.odd[at] = NOBODY if touch.odd is None else touch.odd
                 shadow.unread[at] = site.instr.op == "shuf" and self._beyond(shadow.writer[at])
                 continue

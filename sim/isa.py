@@ -132,6 +132,74 @@ class MicroProgram:
 
 
 @dataclass(frozen=True)
+class Tensor:
+    """A value of the compiler, for claims: which stick holds which elements when all of it lies in
+    order. Its stick is the sum over ``digits``, each (dimension, size, stride, sticks), of
+    ``coordinate // stride % size * sticks``; ``lanes`` gives the lane likewise. ``shape``: its
+    elements along each dimension. ``stick_dim``: whole sticks are moved along it, so that what lies
+    beyond the end of it is padding. ``name``: of the buffer it is kept in if it is in card memory;
+    "" for what only one launch knows."""
+
+    name: str
+    shape: tuple[int, ...]
+    stick_dim: int
+    digits: tuple[tuple[int, int, int, int], ...]
+    lanes: tuple[tuple[int, int, int, int], ...]
+
+
+@dataclass(frozen=True)
+class Affine:
+    """``start + sum(steps[d] * i[d]) + sum(loops[l] * trip[l])``."""
+
+    start: Num = 0
+    steps: tuple[int, ...] = ()
+    loops: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What an operand stands for: at iteration point i, in a trip, the element of ``tensor`` at the
+    coordinates ``at`` and those that move with it.
+
+    ``tensor`` counts what the launch binds, or is -1, -2, ... for the kernel's own ``tiles``.
+    ``turn`` tells different contents of one tile apart, ``made`` is the turn of what a destination
+    holds once it is written; they have no steps.
+    """
+
+    tensor: int
+    at: tuple[Affine, ...]
+    turn: Affine = Affine()
+    made: Affine = Affine()
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How far an iteration dimension goes: of the elements ``left - sum(loops[l] * trip[l])``, but
+    at most ``most`` and at least none, it takes ``step`` with each point, the last maybe fewer."""
+
+    left: Num
+    step: int
+    most: int
+    loops: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Intent:
+    """What the compiler means an instruction to do, said without addresses, for the checker. The
+    machine does not look at it.
+
+    ``where``: the cores it is said of (0: all). ``extents``: the iteration dimensions, outermost
+    first; more than the instruction has when some of those run over several of these, or when it
+    is to do nothing once one is over. Empty: the instruction's own, unchecked. ``claims``: one per
+    operand.
+    """
+
+    claims: tuple[Claim, ...]
+    extents: tuple[Extent, ...] = ()
+    where: int = 0
+
+
+@dataclass(frozen=True)
 class Instr:
     """One instruction.
 
@@ -139,7 +207,8 @@ class Instr:
     ``imm`` holds the opcode's immediates (see OPCODES). ``note`` indexes the kernel's provenance
     list. ``where`` is a predicate: a bit mask of the cores that execute it (0: all); the others
     skip it entirely, its waits and signals included (so one core of a group can issue a multicast
-    load for all of it).
+    load for all of it). ``intents``: what it is meant to do, each for some of the cores; () when
+    nobody says.
     """
 
     op: str
@@ -151,6 +220,7 @@ class Instr:
     signals: tuple[Signal, ...] = ()
     note: int = 0
     where: int = 0
+    intents: tuple[Intent, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -275,7 +345,7 @@ class Kernel:
     """``streams``: unit -> instructions. ``params``: formal HBM symbols in order. ``cores``: how
     many cores (numbered from 0) run it. ``lx_bytes``: scratchpad high-water mark per core, planned.
     ``info``: facts for the report (``macs``, ``tiles``, ``ops`` text, ...), never used by the
-    engine."""
+    engine. ``tiles``: values that only its own claims name."""
 
     name: str
     streams: Mapping[str, Stream]
@@ -285,6 +355,7 @@ class Kernel:
     cores: int = 32
     lx_bytes: int = 0
     info: Mapping[str, int | str] = field(default_factory=dict)
+    tiles: tuple[Tensor, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -311,13 +382,15 @@ class Launch:
     offset). ``after``: indices of earlier launches whose completion raises GO. ``early``: units may
     start instructions that do not wait for GO while the previous launch still runs (the planner
     proved the scratchpads disjoint). ``notes``: provenance of this launch in place of the kernel's,
-    note by note; empty when the kernel's own hold."""
+    note by note; empty when the kernel's own hold. ``tensors``: for each tensor that the kernel's
+    claims number, its index in the program."""
 
     kernel: int
     args: tuple[tuple[str, int], ...] = ()
     after: tuple[int, ...] = ()
     early: bool = False
     notes: tuple[Note, ...] = ()
+    tensors: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -338,7 +411,8 @@ class Program:
     """A whole compiled model. ``meta``: model name, device name, numerics, versions, options.
 
     With ``buckets`` it holds several programs that share kernels, constants and card memory; one of
-    them runs at a time (see ``link.bucket_program``)."""
+    them runs at a time (see ``link.bucket_program``). ``tensors``: the values that claims name, if
+    there are any."""
 
     kernels: tuple[Kernel, ...]
     buffers: tuple[Buffer, ...]
@@ -346,6 +420,7 @@ class Program:
     device: str = ""  # the device description, as TOML text
     meta: Mapping[str, str] = field(default_factory=dict)
     buckets: tuple[Bucket, ...] = ()
+    tensors: tuple[Tensor, ...] = ()
 
 
 def launched(kernel: Kernel, launch: Launch) -> Kernel:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .errors import ObjectError
-from .isa import STICK, Bucket, Buffer, Kernel, Launch, Program
+from .isa import STICK, Bucket, Buffer, Kernel, Launch, Program, Tensor
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ def link(parts: Sequence[Part]) -> Program:
     kernels: list[Kernel] = []
     launches: list[Launch] = []
     buckets: list[Bucket] = []
+    tensors: dict[Tensor, int] = {}
     shared: dict[Contents, Buffer] = {}
     own: list[list[Buffer]] = []
     names = [_names(part, shared) for part in parts]
@@ -43,10 +44,17 @@ def link(parts: Sequence[Part]) -> Program:
     for part, called in zip(parts, names, strict=True):
         numbers = [_number(kernels, k, part.name) for k in part.program.kernels]
         first = len(launches)
+        claimed = [
+            tensors.setdefault(replace(t, name=called.get(t.name, t.name)), len(tensors))
+            for t in part.program.tensors
+        ]
         for x in part.program.launches:
             args = tuple((called[b], offset) for b, offset in x.args)
             after = tuple(first + i for i in x.after)
-            launches.append(replace(x, kernel=numbers[x.kernel], args=args, after=after))
+            named = tuple(claimed[i] for i in x.tensors)
+            launches.append(
+                replace(x, kernel=numbers[x.kernel], args=args, after=after, tensors=named)
+            )
         known = {b.name for b in common}
         mine = [b for b in part.program.buffers if called[b.name] not in known]
         own.append([_renamed(b, called) for b in _settled(mine, base)])
@@ -56,7 +64,8 @@ def link(parts: Sequence[Part]) -> Program:
     buffers = (*common, *(b for each in own for b in each))
     whole = parts[0].program
     return Program(
-        tuple(kernels), buffers, tuple(launches), whole.device, whole.meta, tuple(buckets)
+        tuple(kernels), buffers, tuple(launches), whole.device, whole.meta, tuple(buckets),
+        tuple(tensors),
     )
 
 
@@ -66,14 +75,20 @@ def bucket_program(program: Program, number: int) -> Program:
     first = sum(b.launches for b in program.buckets[:number])
     taken = program.launches[first : first + bucket.launches]
     used = sorted({x.kernel for x in taken})
-    place = {k: i for i, k in enumerate(used)}
+    claimed = sorted({t for x in taken for t in x.tensors})
+    place, named = ({k: i for i, k in enumerate(known)} for known in (used, claimed))
     launches = tuple(
-        replace(x, kernel=place[x.kernel], after=tuple(i - first for i in x.after)) for x in taken
-    )
+        replace(
+            x, kernel=place[x.kernel], after=tuple(i - first for i in x.after),
+            tensors=tuple(named[t] for t in x.tensors),
+        )
+        for x in taken
+    )  # fmt: skip
     buffers = {b.name: b for b in program.buffers}
     return replace(
         program, kernels=tuple(program.kernels[k] for k in used), launches=launches,
         buffers=tuple(buffers[name] for name in bucket.buffers), buckets=(),
+        tensors=tuple(program.tensors[t] for t in claimed),
     )
 
 

@@ -15,6 +15,7 @@ from itertools import groupby
 import numpy as np
 
 from .assembler import LISTING_VERSION, assemble
+from .claim_file import pack_claims
 from .isa import (
     GO,
     OPCODES,
@@ -71,6 +72,10 @@ def _program(program: Program, data: bool) -> Iterator[str]:
         yield from _launch(launch, program.kernels)
     for bucket in program.buckets:
         yield from _bucket(bucket)
+    if claims := pack_claims(program):
+        yield ""
+        yield "claims"
+        yield from _packed(claims)
 
 
 def _device(text: str) -> Iterator[str]:
@@ -105,8 +110,12 @@ def _data(data: bytes | memoryview) -> Iterator[str]:
         if array.size % period == 0 and (array[period:] == array[:-period]).all():
             yield f"splat 0x{array[:period].tobytes().hex()}"
             return
-    packed = zlib.compress(data)
     yield "zlib"
+    yield from _packed(data)
+
+
+def _packed(data: bytes | memoryview) -> Iterator[str]:
+    packed = zlib.compress(data)
     for i in range(0, len(packed), _BASE64_BYTES):
         yield "  | " + base64.b64encode(packed[i : i + _BASE64_BYTES]).decode()
 

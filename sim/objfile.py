@@ -11,6 +11,7 @@ still checked field by field, so that a forged one is refused as well.
     .rela.launches     for each slot the buffer and offset its address comes from
     .buckets           sizes, launches, buffers and meta of each bucket; empty without any
     .provenance        IR op and model nodes of each kernel's notes, then of each launch's
+    .claims            what each instruction is meant to do, for the checker (see claim_file.py)
     .note.spyrec       format version and checksum, device description (TOML), meta (JSON)
     .symtab .strtab    kernels (functions in .text), then buffers (objects in the last two)
     .bss.hbm           inputs, outputs and temporaries: a symbol's value is its HBM address
@@ -30,6 +31,7 @@ from typing import BinaryIO
 import numpy as np
 
 from . import elf
+from .claim_file import pack_claims, with_claims
 from .elf import Bytes, Rela, Shape, Symbol
 from .encoding import Encoded, decode_kernel, encode_kernel
 from .errors import ObjectError
@@ -65,6 +67,7 @@ SECTIONS: tuple[Shape, ...] = (
     Shape(".rela.launches", elf.RELOCS, elf.INFO_LINK, ".symtab", ".launches", entry=24),
     Shape(".buckets", elf.PROGBITS),
     Shape(".provenance", elf.PROGBITS),
+    Shape(".claims", elf.PROGBITS, align=1),
     Shape(".note.spyrec", elf.NOTES, align=4),
     Shape(".symtab", elf.SYMTAB, link=".strtab", locals_=1, entry=24),
     Shape(".strtab", elf.STRTAB, align=1),
@@ -139,6 +142,7 @@ def loads(blob: Bytes) -> Program:
     launches = _read_launches(sections, [b.name for b in buffers], len(functions), notes)
     buckets = _read_buckets(sections[".buckets"], buffers)
     program = Program(kernels, buffers, launches, device, meta, buckets)
+    program = with_claims(program, sections[".claims"])
     check_program(program, limits)
     return program
 
@@ -165,6 +169,7 @@ def _pieces(program: Program) -> list[Bytes]:
             *(_provenance(k.notes) for k in program.kernels),
             *(_provenance(x.notes) for x in program.launches),
         ],
+        ".claims": [pack_claims(program)],
         ".note.spyrec": [note],
         ".symtab": [symtab],
         ".strtab": [strtab],

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count as numbering
 
+from .claim_rules import check_claims
 from .device import parse_device
 from .errors import DeviceError, ObjectError
 from .formats import FORMATS
@@ -121,6 +122,7 @@ def check_program(program: Program, limits: Limits) -> None:
         _check_launch(i, launch, program.kernels, sizes)
     if program.buckets:
         check_buckets(program)
+    check_claims(program)
 
 
 def check_kernel(kernel: Kernel, limits: Limits) -> None:

@@ -11,7 +11,7 @@ from spyrec.ir.core import Block, Builder, Value
 from spyrec.ir.types import DTYPES
 from tests.decompose_cases_attention import CASES as ATTENTION_CASES
 from tests.decompose_cases_index import CASES as INDEX_CASES
-from tests.decompose_draw import Case, Const, Draw, case, graph, type_of
+from tests.decompose_draw import Case, Const, Draw, case, graph, of_padding, type_of
 
 
 def unary(name: str, **attrs: Any) -> Callable[[Draw], Case]:
@@ -395,9 +395,11 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     "max-pool-ceil": lambda d: _pool("max_pool", d.int(1, 3), ceil_mode=True)(d),
     "max-pool-rank": lambda d: _pool("max_pool", d.pick(1, 3), ceil_mode=False)(d),
     "sum-pool-rank": lambda d: _pool("sum_pool", d.pick(1, 3))(d),
+    "sum-pool-of-padding": lambda d: of_padding(d, "sum_pool"),
     "avg-pool": _avg_pool,
     "lrn": _lrn,
     "conv-bias": lambda d: _conv(d.int(1, 2), bias=True)(d),
+    "conv-of-padding": lambda d: of_padding(d, "conv"),
     "conv-1d": _conv(1),
     "conv-3d": _conv(3),
     "conv-multiplier": _conv(2, groups=3, channels=3, filters=6),

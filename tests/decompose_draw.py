@@ -91,3 +91,16 @@ def graph(make: Callable[[Builder, list[Value]], Any], *operands: Array | Const)
     names = tuple(f"out{i}" for i in range(len(results)))
     module = Module("case", Block(tuple(args), tuple(builder.ops), results), names)
     return Case(module, inputs)
+
+
+def of_padding(d: Draw, name: str) -> Case:
+    """A window op both of whose taps along one dimension of one element lie beside it."""
+    x = d.array(1, 2, 1, d.int(2, 4))
+    if d.pick(True, False):
+        x = np.ascontiguousarray(np.swapaxes(x, 2, 3))
+    high = int(x.shape[2] == 1)
+    where = {"pads": (high, 1 - high) * 2, "dilations": (2, 2), "strides": (1, 1)}
+    kernel = (1 + high, 2 - high)
+    if name == "conv":
+        return case(name, x, d.maybe_const(d.array(3, 2, *kernel)), **where)
+    return case(name, x, kernel=kernel, **where)

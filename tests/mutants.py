@@ -1,5 +1,5 @@
-"""Faults seeded into valid programs: a token lost, moved or miscounted, an address one stick off, a
-loop one trip off."""
+"""Faults seeded into valid programs: a token lost, moved or miscounted, a loop one trip off. Those
+of addresses are in mutants_address.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from spyrec.sim.isa import STICK, Instr, Loop, Num, Program, Signal, Stream, Wait
+from spyrec.sim.isa import Instr, Loop, Num, Program, Signal, Stream, Wait
 
 Path = tuple[int, ...]
 Tokens = tuple[Wait, ...] | tuple[Signal, ...]
@@ -67,11 +67,6 @@ def _with_streams(program: Program, number: int, streams: dict[str, Stream]) -> 
     return replace(
         program, kernels=(*program.kernels[:number], kernel, *program.kernels[number + 1 :])
     )
-
-
-def mutate(program: Program, kind: str, rng: random.Random) -> Mutant | None:
-    """One fault of a kind, None when the program has no place for it."""
-    return KINDS[kind](program, rng)
 
 
 def _tokens(item: Instr, side: str) -> Tokens:
@@ -173,28 +168,6 @@ def _retold(instr: Instr, side: str, i: int, token: Num) -> Instr:
     return replace(instr, **{side: tuple(old)})
 
 
-def _shift(space: str) -> Callable[[Program, random.Random], Mutant | None]:
-    def shift(program: Program, rng: random.Random) -> Mutant | None:
-        found = [
-            (place, place.item, i)
-            for place in places(program) if isinstance(place.item, Instr)
-            for i, operand in enumerate(place.item.operands) if operand.space == space
-        ]  # fmt: skip
-        if not found:
-            return None
-        place, instr, i = rng.choice(found)
-        step = rng.choice((-1, 1))
-        if instr.op in ("shuf", "fill"):
-            step *= STICK * 8 // int(instr.imm.get("bits", 16))  # type: ignore[call-overload]
-        old = instr.operands[i]
-        base = old.base + step if isinstance(old.base, int) else tuple(b + step for b in old.base)
-        operands = (*instr.operands[:i], replace(old, base=base), *instr.operands[i + 1 :])
-        made = put(program, place, replace(instr, operands=operands))
-        return Mutant(made, f"operand {i} of {place.unit} {place.path} {instr.op} by {step}")
-
-    return shift
-
-
 def miscount_trips(program: Program, rng: random.Random) -> Mutant | None:
     found = [(p, p.item) for p in places(program) if isinstance(p.item, Loop)]
     if not found:
@@ -205,7 +178,7 @@ def miscount_trips(program: Program, rng: random.Random) -> Mutant | None:
     return Mutant(made, f"{loop.count} trips of {place.unit} {place.path} are {count}")
 
 
-KINDS: dict[str, Callable[[Program, random.Random], Mutant | None]] = {
+TOKEN_KINDS: dict[str, Callable[[Program, random.Random], Mutant | None]] = {
     "drop wait": drop_wait,
     "drop signal": drop_signal,
     "drop token": drop_token,
@@ -213,7 +186,4 @@ KINDS: dict[str, Callable[[Program, random.Random], Mutant | None]] = {
     "miscount signal": miscount_signal,
     "swap tokens": swap_tokens,
     "miscount trips": miscount_trips,
-    "shift scratchpad": _shift("lx"),
-    "shift card memory": _shift("hbm"),
-    "shift accumulators": _shift("acc"),
 }

@@ -17,6 +17,7 @@ from spyrec.ir.rounding import round_to
 from spyrec.ir.verifier import verify
 from spyrec.passes.manager import Pass, Target, output_error, run_pipeline
 from spyrec.passes.pipeline import PIPELINE
+from spyrec.sim.check import find_hazards
 from spyrec.sim.device import DeviceSpec, load_device, parse_device
 from spyrec.sim.run import run as simulate
 from tests.graphs import inputs_for
@@ -65,10 +66,12 @@ def prove(module: Module, target: Target, seed: int, allowed: float) -> Module:
 
 
 def prove_binary(module: Module, target: Target, seed: int, allowed: float) -> None:
-    """The compiled program, run with everything poisoned, gives what ``module`` means."""
+    """The compiled program has no hazard and, run with everything poisoned, gives what ``module``
+    means."""
     inputs = inputs_for(module, seed)
     want = interp.run(module, inputs)
     program = compile_module(module, target).program
+    assert find_hazards(program, target.device) == ()
     ports = runtime.ports(program, "input")
     packed = {p.buffer.name: runtime.pack(p, inputs[p.name], True) for p in ports}
     result = simulate(program, target.device, packed, poison=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_models import module, random_inputs
+from small_models import module, random_inputs, run_binary
 from test_cli_simulate import SHAPE, STICKS, doubling
 
 import spyrec
@@ -125,3 +125,17 @@ def test_a_scalar_output_is_compared_too() -> None:
     program = compile_module(m, Target(DEVICE)).program
     result = spyrec.simulate(api.Program(program), random_inputs(m), check=True)
     assert result.outputs["o0"].shape == ()
+
+
+@pytest.mark.parametrize("group", [1, 8])
+def test_what_only_padding_is_made_of_is_not_loaded(group: int) -> None:
+    """Both taps along each dimension lie beside the one element there is: the bias alone is left.
+    The load was one of what nothing reads."""
+    m = module(
+        lambda g, x: [g("conv", g("exp", x), g.weight(8, 8 // group, 2, 2), g.weight(8),
+                        strides=(1, 1), pads=(1, 1, 1, 1), dilations=(2, 2), group=group)],
+        ("x", (1, 8, 1, 1), "f32"),
+    )  # fmt: skip
+    outcome = run_binary(m)
+    assert outcome.relative < 1e-3  # as the bias is rounded to the format of the card
+    assert "x" not in {name for launch in outcome.program.launches for name, _ in launch.args}

@@ -268,7 +268,7 @@ def test_a_transfer_moves_each_stick_of_each_box(data: st.DataObject) -> None:
     for c, box in boxes.items():
         start = tuple(s for s, _ in box)
         sizes = tuple(n for _, n in box)
-        hops[c] = Hop(sizes, far_region.at(c, start), near_region.at(c, start))
+        hops[c] = Hop(start, sizes, far_region.at(c, start), near_region.at(c, start))
     (instr,) = box_transfer("load", hops, far_region, near_region, cores)
     assert instr.where == (0 if len(boxes) == cores else sum(1 << c for c in boxes))
     for c, box in boxes.items():

@@ -236,7 +236,8 @@ MISTAKES = [
     ("spyrec 1\nkernel @k cores 1", "line 2: expected lx; the listing ends"),
     (
         "spyrec 1\n\n!",
-        "line 3: expected bucket or buffer or device or kernel or launch or meta; got '!'",
+        "line 3: expected bucket or buffer or claims or device or kernel or launch or meta; got "
+        "'!'",
     ),
     (
         'spyrec 1\ndevice ""\ndevice ""',

@@ -15,12 +15,14 @@ import pytest
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
+from spyrec.driver import compile_module
 from spyrec.ir.core import Module
 from spyrec.ir.errors import CapacityError
 from spyrec.ir.parser import parse_module
 from spyrec.ir.printer import print_module
 from spyrec.ir.same import difference
 from spyrec.passes.manager import Target
+from spyrec.sim.check import find_hazards
 from spyrec.sim.device import DeviceSpec
 from tests.graphs import modules
 from tests.pipeline_proof import DL16_ERROR, F32_ERROR, NARROW, WIDE, prove, prove_binary
@@ -79,3 +81,17 @@ def test_binaries_compute_what_was_imported(machine: DeviceSpec, widths: tuple[i
             prove_binary(module, Target(machine, "dl16"), seed, DL16_ERROR)
 
     compare()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("machine", "widths"), [(WIDE, (1, 2, 3, 4, 5)), (NARROW, WIDTHS)],
+                         ids=["small", "wide"])  # fmt: skip
+def test_300_compiled_graphs_have_no_hazard(machine: DeviceSpec, widths: tuple[int, ...]) -> None:
+    @fixed(300)
+    @given(modules(widths=widths))
+    def check(module: Module) -> None:
+        with fitting(machine):
+            program = compile_module(module, Target(machine, "dl16")).program
+            assert find_hazards(program, machine) == ()
+
+    check()

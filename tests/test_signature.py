@@ -64,13 +64,13 @@ class EachForItself(SharedKernels):
     """Every kernel is built under its own names, and then compared with those before."""
 
     def add(self, op: Op, exchanges: Sequence[Op]) -> Placed:
-        kernel, params = build_kernel(op, exchanges, self.around)
+        kernel, params, claimed = build_kernel(op, exchanges, self.around)
         for i, known in enumerate(self.kernels):
             same = replace(kernel, name=known.name, info=known.info, notes=known.notes)
             if len(known.notes) == len(kernel.notes) and same == known:
-                return Placed(i, kernel.notes, params)
+                return Placed(i, kernel.notes, params, claimed)
         self.kernels.append(kernel)
-        return Placed(len(self.kernels) - 1, kernel.notes, params)
+        return Placed(len(self.kernels) - 1, kernel.notes, params, claimed)
 
 
 def assert_same(module: Module) -> None:

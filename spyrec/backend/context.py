@@ -11,6 +11,7 @@ from spyrec.passes.kernel import Box
 from spyrec.sim.device import DeviceSpec
 from spyrec.sim.isa import MicroProgram, Note
 
+from .claims import Ledger
 from .tree import Buffer
 
 
@@ -34,7 +35,8 @@ class KernelContext:
     address, slots); ``homes``: operand or result -> (byte address, box of each core) of tensors
     that live in the scratchpads; ``scalars``: compile-time numbers; ``constants``: operands that
     are weights; ``early``: buffers that may be filled while the launch before still runs;
-    ``arrivals``: operands that an exchange in this launch delivers; ``tokens``: how many are taken,
+    ``arrivals``: operands that an exchange in this launch delivers; ``ledger``: what claims name;
+    ``tokens``: how many are taken,
     from 1 on."""
 
     op: Op
@@ -49,6 +51,7 @@ class KernelContext:
     programs: list[MicroProgram]
     arrivals: Mapping[Value, Buffer]
     notes: Notes
+    ledger: Ledger
     tokens: int = 0
 
     def token(self) -> int:

@@ -3,7 +3,8 @@ shuffles else."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,12 +24,13 @@ from spyrec.passes.pieces import (
 )
 from spyrec.passes.sticks import region_head
 from spyrec.sim.formats import encode
-from spyrec.sim.isa import Instr, Num, Operand
+from spyrec.sim.isa import Instr, Intent, Num, Operand
 
 from .address import mask_of, num
+from .claims import Course, counted
 from .context import KernelContext
 from .regions import Hop, Region, box_transfer, card_region, home_region, sticks
-from .shuffle import Copy, Side, copies
+from .shuffle import Copy, Part, Side, copies
 from .slots import Slots
 from .tree import Body, Buffer, LoopStmt, Stmt, restrain
 
@@ -123,7 +125,7 @@ class MoveEmitter:
         assert self.dst is not None
         base = self.dst.take({c for _, ranges in staged for c in ranges})
         buffer = self.dst.buffer
-        mid = Region("lx", self.tile_layout, self.fmt, base, boxes)
+        mid = Region("lx", self.tile_layout, self.fmt, base, boxes, "", out.tensor)
         body.scoped.append(buffer)
         for p, ranges in staged:
             source = card_region(self.ctx, self.op.operands[p.operand], f"p{p.operand}")
@@ -147,6 +149,13 @@ class MoveEmitter:
         dims.sort(key=lambda i: -abs(card.stride(rows, i, steps[i])))  # its runs are the longest
         at = {c: tuple(s for s, _ in r) for c, r in ranges.items()}
         cores = range(self.ctx.cores)
+        courses = tuple(
+            Course(
+                end.tensor, tuple(m.at(tuple(s for s, _ in r)) for r in full),
+                tuple(tuple(steps[i] * n for n in m.step(i)) for i in dims),
+            )
+            for end, m in ((source, src_map), (out, p.dst))
+        )  # fmt: skip
         return sticks(
             name,
             [num([-(-r[i][1] // steps[i]) for r in full]) for i in dims],
@@ -154,7 +163,7 @@ class MoveEmitter:
             [source.stride(src_map.rows, i, steps[i]) for i in dims],
             [out.at(c, p.dst.at(at[c])) if c in at else 0 for c in cores],
             [out.stride(p.dst.rows, i, steps[i]) for i in dims],
-            source, out, mask_of(ranges, self.ctx.cores),
+            source, out, mask_of(ranges, self.ctx.cores), courses,
         )  # fmt: skip
 
     # Element shuffles ------------------------------------------------------------------------
@@ -168,7 +177,9 @@ class MoveEmitter:
         writes: tuple[Buffer, ...] = ()
         if out is None:
             assert self.dst is not None
-            out = Region("lx", self.tile_layout, self.fmt, self.dst.take(busy), boxes)
+            number = self.ctx.ledger.tensor(self.result)
+            base = self.dst.take(busy)
+            out = Region("lx", self.tile_layout, self.fmt, base, boxes, "", number)
             writes = (self.dst.buffer,)
             body.scoped.append(self.dst.buffer)
         windows = {i: self._fetch(body, i, boxes) for i in self.sources}
@@ -189,7 +200,10 @@ class MoveEmitter:
         v = self.op.operands[i]
         need = source_boxes(self.op, i, boxes)
         users = [c for c, b in enumerate(need) if all(n for _, n in b)]
-        region = Region("lx", layout, self.ctx.format(v.type.dtype), slots.take(users), need)
+        region = Region(
+            "lx", layout, self.ctx.format(v.type.dtype), slots.take(users), need, "",
+            self.ctx.ledger.tensor(v),
+        )  # fmt: skip
         if users:
             body.scoped.append(slots.buffer)
             made = self._boxes("load", need, card_region(self.ctx, v, f"p{i}"), region)
@@ -202,7 +216,8 @@ class MoveEmitter:
         for c, box in enumerate(boxes):
             if all(n for _, n in box):
                 start = tuple(s for s, _ in box)
-                hops[c] = Hop(tuple(n for _, n in box), source.at(c, start), out.at(c, start))
+                sizes = tuple(n for _, n in box)
+                hops[c] = Hop(start, sizes, source.at(c, start), out.at(c, start))
         return box_transfer(name, hops, source, out, self.ctx.cores)
 
     def _shows_fill(self, out: Region) -> bool:
@@ -229,7 +244,17 @@ class MoveEmitter:
         bits = int(raw.view(np.uint16 if raw.dtype.itemsize == 2 else np.uint32)[0])
         imm: dict[str, Num] = {"bits": out.layout.bits, "value": bits}
         elements = out.layout.sticks * lanes
-        return Instr("fill", (elements,), (None,), (Operand("lx", at, (1,)),), imm, where=where)
+        digits = [g for axis in ("mem", "lane") for g in out.layout.digits if g.axis == axis]
+        rank = range(len(out.layout.shape))
+        course = Course(
+            out.tensor, tuple(out.start(c) for c in range(self.ctx.cores)),
+            tuple(tuple(g.stride if t == g.dim else 0 for t in rank) for g in digits),
+        )  # fmt: skip
+        intent = Intent((course.claim(),), counted([g.size for g in digits]))
+        return Instr(
+            "fill", (elements,), (None,), (Operand("lx", at, (1,)),), imm, where=where,
+            intents=(intent,),
+        )  # fmt: skip
 
     def _shuffle(
         self, body: Body, p: Piece, ranges: Ranges, source: Region, out: Region,
@@ -249,8 +274,27 @@ class MoveEmitter:
                 rows[j][c] = copy
         for rows in table.values():
             for row in rows:
-                instr = self._shuf(row, out.layout.bits)
+                intents = self._intents(row, source, out)
+                instr = replace(self._shuf(row, out.layout.bits), intents=intents)
                 body.items.append(Stmt("sfp", instr, reads, writes))
+
+    def _intents(self, row: dict[int, Copy], source: Region, out: Region) -> tuple[Intent, ...]:
+        """What the copies mean: those that were joined from other dimensions are told apart."""
+        alike: dict[tuple[Part, ...], list[int]] = {}
+        for core, copy in row.items():
+            alike.setdefault(copy.flat, []).append(core)
+        made = []
+        for parts, cores in alike.items():
+            using = [c if c in cores else cores[0] for c in range(self.ctx.cores)]
+            src = tuple(_plus(row[c].src_start, source.start(c)) for c in using)
+            dst = tuple(_plus(row[c].dst_start, out.start(c)) for c in using)
+            claims = (
+                Course(out.tensor, dst, tuple(part.dst for part in parts)).claim(),
+                Course(source.tensor, src, tuple(part.src for part in parts)).claim(),
+            )
+            extents = counted([part.count for part in parts])
+            made.append(Intent(claims, extents, mask_of(cores, self.ctx.cores)))
+        return tuple(made)
 
     def _shuf(self, row: dict[int, Copy], bits: int) -> Instr:
         """One copy for each core in ``row``, all of one shape."""
@@ -263,6 +307,10 @@ class MoveEmitter:
         )
         where = mask_of(row, self.ctx.cores)
         return Instr("shuf", counts, (None,) * len(counts), operands, {"bits": bits}, where=where)
+
+
+def _plus(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
+    return tuple(a + b for a, b in zip(one, other, strict=True))
 
 
 def side_of(m: AffineMap, region: Region, core: int, ranges: Box) -> Side:

@@ -75,7 +75,12 @@ class NestEmitter:
         place = self.places.of.get(op.operands[0])
         if place is None:
             make = self.places.accumulator if uses_matrix(region) else self.places.tile
-            place = make(op.results[0], self._carried_map(op.results[0]), path, body)
+            nest = self.places.nest
+            inside = nest.loops[nest.loops.index(whole_number(op, "dim")) :]
+            place = make(
+                op.results[0], self._carried_map(op.results[0]), path, body,
+                steps=self.places.trips(inside),
+            )  # fmt: skip
         self.places.of[region.args[0]] = place
         self.places.of[op.results[0]] = place
         for inner in region.ops:

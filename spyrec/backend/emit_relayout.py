@@ -147,4 +147,4 @@ class RelayoutEmitter:
         units = zip(send.offset, self.target.units, self.target.along, strict=True)
         there = self.target.address(0) + sum(o // unit * step for o, unit, step in units)
         sizes = tuple(n for _, n in send.box)
-        return Hop(sizes, self.source.at(send.core, start), there)
+        return Hop(tuple(start), sizes, self.source.at(send.core, start), there)

@@ -14,6 +14,7 @@ from spyrec.passes.span import reaches
 from spyrec.sim.device import DeviceSpec
 from spyrec.sim.isa import Kernel, Stream, instructions
 
+from .claims import Ledger
 from .context import KernelContext, Notes
 from .emit_gather import GatherEmitter
 from .emit_move import MoveEmitter
@@ -39,8 +40,9 @@ class Surroundings:
 
 def build_kernel(
     op: Op, exchanges: Sequence[Op], around: Surroundings
-) -> tuple[Kernel, tuple[Value, ...]]:
-    """The kernel and, for each of its formal parameters, the tensor in card memory it stands for.
+) -> tuple[Kernel, tuple[Value, ...], tuple[Value, ...]]:
+    """The kernel, for each of its formal parameters the tensor in card memory it stands for, and
+    the tensors that its claims number.
 
     CapacityError when a core would reach over more of a tensor than the device's span, or a loop
     has more trips than the device counts.
@@ -54,7 +56,7 @@ def build_kernel(
     ctx = KernelContext(
         op, around.device, around.formats, {n: (a, slots) for n, a, slots in entries(op, "lx")},
         around.homes, around.scalars, around.constants, frozenset(entries(op, "early")), cores, [],
-        arrivals, notes,
+        arrivals, notes, Ledger(),
     )  # fmt: skip
     root = Body()
     for exchange in exchanges:
@@ -68,9 +70,9 @@ def build_kernel(
     params = _params(op, streams)
     kernel = Kernel(
         nest.name, streams, tuple(n for n, _ in params), tuple(ctx.programs), tuple(notes.list),
-        cores, whole_number(op, "lx_bytes"), _info(nest, span),
+        cores, whole_number(op, "lx_bytes"), _info(nest, span), tuple(ctx.ledger.tiles),
     )  # fmt: skip
-    return kernel, tuple(v for _, v in params)
+    return kernel, tuple(v for _, v in params), tuple(ctx.ledger.bound)
 
 
 def _exchange(exchange: Op, root: Body, ctx: KernelContext) -> Buffer:

@@ -8,9 +8,10 @@ from dataclasses import replace
 from spyrec.ir.core import Op
 from spyrec.ir.errors import PassError
 from spyrec.passes.kernel import Nest, rank1
-from spyrec.sim.isa import Guard, Instr, Num, Operand
+from spyrec.sim.isa import Claim, Guard, Instr, Intent, Num, Operand
 
 from .address import border, num, with_tails
+from .claims import ONCE, extents_of
 from .places import Path, Place, Places
 from .tree import Body, Stmt
 
@@ -52,7 +53,22 @@ def matrix_step(places: Places, op: Op, body: Body, path: Path) -> None:
     limits = tuple(over.limits[put[d]] if d is not None else None for d in slots)
     alone = [d for d in path if d in nest.parallel and d not in slots]
     limits = with_tails(places.frame, alone, counts, limits, path, FREE)
-    instr = Instr("mm", counts, limits, operands, imm, where=places.frame.active)
+    dims = [(d, nest.step(d)) for d in slots if d is not None]
+    meant = dict(zip(dims, extents_of(places.frame, dims, path), strict=True))
+
+    def claim(place: Place, made: bool = False) -> Claim:
+        found = places.claim(place, over, path, made=made)
+        return replace(found, at=tuple(
+            replace(a, steps=tuple(a.steps[put[d]] if d is not None else 0 for d in slots))
+            for a in found.at
+        ))  # fmt: skip
+
+    extents = [meant[d, nest.step(d)] if d is not None else ONCE for d in slots]
+    ends = extents_of(places.frame, [(d, nest.tile[d]) for d in alone], path)
+    intent = Intent((claim(acc, True), claim(a), claim(b)), (*extents, *ends))
+    instr = Instr(
+        "mm", counts, limits, operands, imm, where=places.frame.active, intents=(intent,)
+    )
     assert acc.buffer is not None
     reads = tuple(p.buffer for p in (a, b) if p.buffer is not None)
     what = f"%{op.result.name} = {op.attrs['head']}"

@@ -13,9 +13,10 @@ from spyrec.ir.errors import CapacityError
 from spyrec.ir.layout import Layout
 from spyrec.passes.kernel import Box, Map, Nest
 from spyrec.passes.residency import local_layout
-from spyrec.sim.isa import Guard, Instr, Limit, Operand, Rotate
+from spyrec.sim.isa import Claim, Guard, Instr, Limit, Operand, Rotate
 
 from .address import Frame, base, kernel_strides, limit, loop_strides, strides_along
+from .claims import Turns, place_of
 from .context import KernelContext
 from .tree import Body, Buffer
 
@@ -30,7 +31,8 @@ class Place:
     scratchpads.
 
     ``address`` and ``slot`` (the distance between slots) count sticks in "lx", 64-lane groups in
-    "acc". ``map``: kernel dimensions to coordinates of the value.
+    "acc". ``map``: kernel dimensions to coordinates of the value, which claims call ``tensor``;
+    ``turns``: of a value that only this kernel knows.
     """
 
     space: Literal["lx", "acc"]
@@ -41,6 +43,8 @@ class Place:
     path: Path
     slot: int
     map: Map
+    tensor: int
+    turns: Turns | None = None
 
     @cached_property
     def along(self) -> tuple[int, ...]:
@@ -68,21 +72,30 @@ class Places:
         self.nest = Nest(ctx.op)
         self.frame = Frame(self.nest, ctx.cores)
         self.of: dict[Value, Place] = {}
+        self.passed: set[int] = set()  # tensors whose sums have come from all cores of a K-split
         self.scalar: dict[Value, float] = {
             arg: ctx.scalars[v]
             for arg, v in zip(ctx.op.regions[0].args, ctx.op.operands, strict=True)
             if v in ctx.scalars
         }
 
-    def tile(self, v: Value, m: Map, path: Path, body: Body) -> Place:
-        """A tile buffer in the scratchpad, produced in ``body``."""
+    def tile(
+        self, v: Value, m: Map, path: Path, body: Body, of: Value | None = None, steps: int = 1
+    ) -> Place:
+        """A tile buffer in the scratchpad, produced in ``body`` in so many ``steps``. ``of``: the
+        tensor that it holds a tile of; None when only this kernel knows the value."""
         assert v.type.layout is not None
         address, slots = self.ctx.addresses[v.name]
         buffer = self._buffer(v, slots, body)
         sticks = v.type.layout.sticks
-        return Place("lx", v.type.layout, address // 128, None, buffer, path, sticks, m)
+        number, turns = self._claimed(v, m, path, of, steps)
+        return Place(
+            "lx", v.type.layout, address // 128, None, buffer, path, sticks, m, number, turns
+        )
 
-    def accumulator(self, v: Value, m: Map, path: Path, body: Body) -> Place:
+    def accumulator(
+        self, v: Value, m: Map, path: Path, body: Body, steps: int = 1
+    ) -> Place:
         """A tile of fp32 sums in the matrix unit: as many slots as tiles stream through where they
         fit, so that one drains while the other fills. CapacityError when not even one fits."""
         assert v.type.layout is not None
@@ -95,7 +108,18 @@ class Places:
             )
         slots = min(self.nest.buffers, most // groups) if self.trips(path) > 1 else 1
         buffer = self._buffer(v, slots, body)
-        return Place("acc", v.type.layout, 0, None, buffer, path, groups, m)
+        number, turns = self._claimed(v, m, path, None, steps)
+        return Place("acc", v.type.layout, 0, None, buffer, path, groups, m, number, turns)
+
+    def _claimed(
+        self, v: Value, m: Map, path: Path, of: Value | None, steps: int
+    ) -> tuple[int, Turns | None]:
+        if of is not None:
+            return self.ctx.ledger.tensor(of), None
+        assert v.type.layout is not None
+        trips = tuple(self.nest.trips(d) for d in path)
+        number = self.ctx.ledger.tile(v.type.layout, m, self.nest.extents)
+        return number, Turns(path, trips, steps)
 
     @staticmethod
     def _buffer(v: Value, slots: int, body: Body) -> Buffer:
@@ -108,7 +132,8 @@ class Places:
         address, boxes = self.ctx.homes[v]
         arrival = self.ctx.arrivals.get(v)
         layout = local_layout(v.type, boxes)
-        return Place("lx", layout, address // 128, boxes, arrival, (), 0, m)
+        number = self.ctx.ledger.tensor(v)
+        return Place("lx", layout, address // 128, boxes, arrival, (), 0, m, number)
 
     def trips(self, path: Path) -> int:
         """How often the body under the loops ``path`` runs."""
@@ -149,6 +174,19 @@ class Places:
             place.space, place.address * parts, strides, fmt, rotate=rotate,
             guards=tuple(guards), splat=splat,
         )  # fmt: skip
+
+    def claim(self, place: Place, over: Iteration, path: Path, *, made: bool = False) -> Claim:
+        """What the place is in an instruction that iterates ``over``. ``made``: it makes the place
+        or, in loops within those of the place, adds to it."""
+        at = place_of(place.map, self.frame, over.dims, path)
+        if place.turns is None:
+            return Claim(place.tensor, at)
+        if made:
+            inner = tuple(self.nest.trips(d) for d in path[len(place.path) :])
+            before, after = (place.turns.at(path, n, inner) for n in (0, 1))
+            return Claim(place.tensor, at, before, after)
+        steps = place.turns.steps + (place.tensor in self.passed)
+        return Claim(place.tensor, at, place.turns.at(path, steps))
 
     def rotate(self, place: Place, path: Path) -> Rotate | None:
         """Which slot a trip of the loops ``path`` uses; None when there is one slot."""

@@ -13,8 +13,9 @@ from spyrec.passes.attrs import entries, whole_number
 from spyrec.passes.manager import Target
 from spyrec.passes.residency import home
 from spyrec.runtime import stored_bytes
-from spyrec.sim.isa import Buffer, Launch, Program
+from spyrec.sim.isa import Buffer, Launch, Program, Tensor
 
+from .claims import tensor_of
 from .kernels import Home, Surroundings
 from .shared import SharedKernels
 from .state import with_state
@@ -40,6 +41,7 @@ def emit_program(module: Module, target: Target) -> Program:
     launches: list[Launch] = []
     buffer_of = _buffer_names(module)
     used: set[Value] = set()
+    tensors: dict[Value, int] = {}
     waiting: list[Op] = []
     for op in module.body.ops:
         if op.name == "relayout":
@@ -51,7 +53,12 @@ def emit_program(module: Module, target: Target) -> Program:
             after = (len(launches) - 1,) if launches else ()
             args = tuple((buffer_of[v], 0) for v in made.params)
             notes = () if shared.kernels[made.index].notes == made.notes else made.notes
-            launches.append(Launch(made.index, args, after, bool(op.attrs["early"]), notes))
+            for v in made.claimed:
+                tensors.setdefault(v, len(tensors))
+            claimed = tuple(tensors[v] for v in made.claimed)
+            launches.append(
+                Launch(made.index, args, after, bool(op.attrs["early"]), notes, claimed)
+            )
     placed: Any = module.attrs["hbm"]
     table: Table = {name: (address, size) for name, address, size in placed}
     hosts = dict(module.attrs.get("host_types", ()))  # type: ignore[arg-type]
@@ -69,7 +76,15 @@ def emit_program(module: Module, target: Target) -> Program:
     kept: Any = module.attrs.get("state", ())
     buffers = [*with_state(buffers, kept)]
     meta = {"model": module.name, "numerics": target.numerics}
-    return Program(tuple(shared.kernels), tuple(buffers), tuple(launches), target.device.text, meta)
+    return Program(
+        tuple(shared.kernels), tuple(buffers), tuple(launches), target.device.text, meta,
+        tensors=tuple(map(_tensor, tensors)),
+    )
+
+
+def _tensor(v: Value) -> Tensor:
+    assert v.type.layout is not None
+    return tensor_of(v.name, v.type.layout)
 
 
 def _buffer_names(module: Module) -> dict[Value, str]:

@@ -12,10 +12,11 @@ from dataclasses import replace
 from typing import Any
 
 from spyrec.ir.core import Op
-from spyrec.sim.isa import Instr, Num, Signal, Wait
+from spyrec.sim.isa import Instr, Intent, Num, Signal, Wait
 
 from .address import mask_of, num
-from .places import Path, Places
+from .claims import extents_of
+from .places import Iteration, Path, Place, Places
 from .tree import Body, Stmt
 
 
@@ -42,6 +43,7 @@ def psum_step(places: Places, op: Op, body: Body, path: Path) -> None:
             )  # fmt: skip
             noted = places.noted(instr, f"%{op.result.name} = psum", op)
             body.items.append(Stmt("rs", noted, (acc.buffer,), ()))
+    places.passed.add(acc.tensor)
     body.items.append(sync("sfp", last, waits=(Wait(arrived),)))
 
 
@@ -68,5 +70,17 @@ def _passed_on(places: Places, op: Op, path: Path, cores: Sequence[int]) -> Inst
     count = places.ctx.cores
     return Instr(
         "psum", over.counts, over.limits, (operand, operand), {"cores": _to(cores, 1, count)},
-        where=mask_of(cores, count),
+        where=mask_of(cores, count), intents=(_intent(places, acc, over, path),),
     )  # fmt: skip
+
+
+def _intent(places: Places, acc: Place, over: Iteration, path: Path) -> Intent:
+    """A core that is not the first of its group passes on what has been passed to it; the next one
+    has added up its own terms."""
+    assert acc.turns is not None
+    own, terms = acc.turns.steps, places.nest.terms
+    summed = num([own + (c % terms > 0) for c in range(places.ctx.cores)])
+    here, there, made = (acc.turns.at(path, n) for n in (summed, own, own + 1))
+    claim = places.claim(acc, over, path)
+    claims = replace(claim, turn=there, made=made), replace(claim, turn=here)
+    return Intent(claims, extents_of(places.frame, over.dims, path))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -11,9 +11,10 @@ from spyrec.ir.core import Value
 from spyrec.ir.layout import Layout
 from spyrec.passes.kernel import Box, Map
 from spyrec.passes.residency import local_layout
-from spyrec.sim.isa import MAX_DIMS, Instr, Num, Operand
+from spyrec.sim.isa import MAX_DIMS, Instr, Intent, Num, Operand
 
 from .address import mask_of, num, strides_along, unit_of
+from .claims import Course, counted, second_stick
 from .context import KernelContext
 
 
@@ -21,7 +22,7 @@ from .context import KernelContext
 class Region:
     """``base``: stick address of each core's part (one entry for all cores when they agree).
     ``boxes``: each core's part of the tensor; None for the whole tensor at its own coordinates.
-    ``fmt``: device format of its elements."""
+    ``fmt``: device format of its elements. ``tensor``: what claims call the whole."""
 
     space: Literal["hbm", "lx"]
     layout: Layout
@@ -29,6 +30,7 @@ class Region:
     base: tuple[int, ...] = (0,)
     boxes: tuple[Box, ...] | None = None
     symbol: str = ""
+    tensor: int = 0
 
     @cached_property
     def units(self) -> tuple[int, ...]:
@@ -70,19 +72,23 @@ def home_region(ctx: KernelContext, v: Value) -> Region | None:
         return None
     address, boxes = ctx.homes[v]
     fmt = ctx.format(v.type.dtype)
-    return Region("lx", local_layout(v.type, boxes), fmt, (address // 128,), boxes)
+    number = ctx.ledger.tensor(v)
+    return Region("lx", local_layout(v.type, boxes), fmt, (address // 128,), boxes, "", number)
 
 
 def card_region(ctx: KernelContext, v: Value, symbol: str) -> Region:
     """A whole tensor in card memory."""
     assert v.type.layout is not None
-    return Region("hbm", v.type.layout, ctx.format(v.type.dtype), symbol=symbol)
+    fmt, number = ctx.format(v.type.dtype), ctx.ledger.tensor(v)
+    return Region("hbm", v.type.layout, fmt, symbol=symbol, tensor=number)
 
 
 @dataclass(frozen=True)
 class Hop:
-    """One core's share of a transfer: a box at ``src`` and ``dst`` addresses (sticks)."""
+    """One core's share of a transfer: the box of the tensor at ``start``, at ``src`` and ``dst``
+    addresses (sticks)."""
 
+    start: tuple[int, ...]
     sizes: tuple[int, ...]
     src: int
     dst: int
@@ -100,79 +106,131 @@ def box_transfer(
         [-(-n // unit) for n, unit in zip(hop.sizes, out.units, strict=True)] for hop in full
     ]
     counts: list[Num] = []
-    dst, src = [], []
+    dst, src, moves = [], [], []
     for t in sorted(range(len(out.along)), key=lambda t: -max(out.along[t], source.along[t])):
         sizes = [step[t] for step in steps]
         if max(sizes) > 1:
             counts.append(num(sizes))
             dst.append(out.along[t])
             src.append(source.along[t])
+            moves.append(tuple(out.units[t] if t == d else 0 for d in range(len(out.along))))
+    start = tuple(hop.start for hop in full)
+    courses = (Course(end.tensor, start, tuple(moves)) for end in (source, out))
     return sticks(
         name, counts, [h.src for h in full], src, [h.dst for h in full], dst, source, out,
-        mask_of(hops, cores), imm,
+        mask_of(hops, cores), tuple(courses), imm,
     )  # fmt: skip
 
 
 def sticks(
     name: str, counts: Sequence[Num], src_at: Sequence[int], src: Sequence[int],
     dst_at: Sequence[int], dst: Sequence[int], source: Region, out: Region, where: int,
-    imm: Mapping[str, Num] | None = None,
+    courses: tuple[Course, ...], imm: Mapping[str, Num] | None = None,
 ) -> list[Instr]:
     """A strided transfer of groups of lanes; wide elements fill several sticks a group. Several
-    instructions when it takes more dimensions than one has."""
-    dims = list(zip(counts, dst, src, strict=True))
+    instructions when it takes more dimensions than one has. ``courses``: which coordinates of the
+    source and of the result they are."""
+    dims = [Dim(n, d, s, (n,)) for n, d, s in zip(counts, dst, src, strict=True)]
     if out.layout.bits > 16:
-        dims.append((out.layout.bits // 16, 1, 1))
+        more = out.layout.bits // 16
+        dims.append(Dim(more, 1, 1, (more,)))
+        courses = tuple(
+            replace(course, steps=(*course.steps, second_stick(end.layout)))
+            for course, end in zip(courses, (source, out), strict=True)
+        )
     if len(dims) > MAX_DIMS:
         dims = _merged(dims)
+    whole = Part(where, tuple(dst_at), tuple(src_at), courses, tuple(dims))
     made = []
-    for masked, dst_now, src_now, inner in _unrolled(dims, list(dst_at), list(src_at), where):
-        full = tuple(n for n, _, _ in inner)
+    for part in _unrolled(whole):
         operands = (
-            Operand(out.space, num(dst_now), tuple(d for _, d, _ in inner), out.fmt, out.symbol),
             Operand(
-                source.space, num(src_now), tuple(s for *_, s in inner), source.fmt, source.symbol
+                out.space, num(part.dst_at), tuple(d.dst for d in part.dims), out.fmt, out.symbol
             ),
-        )
-        limits = (None,) * len(full)
-        made.append(Instr(name, full, limits, operands, dict(imm or {}), where=masked))
+            Operand(
+                source.space, num(part.src_at), tuple(d.src for d in part.dims), source.fmt,
+                source.symbol,
+            ),
+        )  # fmt: skip
+        read, written = part.courses
+        full = tuple(d.count for d in part.dims)
+        extents = counted([n for d in part.dims for n in d.counts])
+        intent = Intent((written.claim(), read.claim()), extents)
+        made.append(Instr(
+            name, full, (None,) * len(full), operands, dict(imm or {}), where=part.where,
+            intents=(intent,),
+        ))  # fmt: skip
     return made
 
 
-Dim = tuple[Num, int, int]
-"""Count, destination stride and source stride of an iteration dimension."""
+@dataclass(frozen=True)
+class Dim:
+    """Count, destination stride and source stride of an iteration dimension; ``counts`` of those it
+    was merged from, outermost first."""
+
+    count: Num
+    dst: int
+    src: int
+    counts: tuple[Num, ...]
 
 
 def _merged(dims: Sequence[Dim]) -> list[Dim]:
     """Neighbours that continue each other at both ends as one dimension."""
     out: list[Dim] = []
-    for n, dst, src in dims:
-        if out and isinstance(n, int) and out[-1][1:] == (dst * n, src * n):
-            before = out[-1][0]
-            many = before * n if isinstance(before, int) else tuple(b * n for b in before)
-            out[-1] = (many, dst, src)
+    for dim in dims:
+        n = dim.count
+        before = out[-1] if out else None
+        if before and isinstance(n, int) and (before.dst, before.src) == (dim.dst * n, dim.src * n):
+            many = before.count
+            many = many * n if isinstance(many, int) else tuple(b * n for b in many)
+            out[-1] = Dim(many, dim.dst, dim.src, before.counts + dim.counts)
         else:
-            out.append((n, dst, src))
+            out.append(dim)
     return out
 
 
-def _unrolled(
-    dims: Sequence[Dim], dst_at: list[int], src_at: list[int], where: int
-) -> Iterator[tuple[int, list[int], list[int], Sequence[Dim]]]:
-    """(cores, destination and source address by core, dimensions) of each instruction; the shortest
-    dimensions beyond MAX_DIMS are taken step by step."""
+@dataclass(frozen=True)
+class Part:
+    """A transfer on the cores ``where``, with each core's addresses. ``courses`` have a step for
+    each of the dimensions' ``counts``."""
+
+    where: int
+    dst_at: tuple[int, ...]
+    src_at: tuple[int, ...]
+    courses: tuple[Course, ...]
+    dims: tuple[Dim, ...]
+
+
+def _unrolled(part: Part) -> Iterator[Part]:
+    """The parts of a transfer, of at most MAX_DIMS dimensions; the shortest beyond are taken step
+    by step."""
+    dims, where = part.dims, part.where
     if len(dims) <= MAX_DIMS:
-        yield where, dst_at, src_at, dims
+        yield part
         return
-    most = [n if isinstance(n, int) else max(n) for n, _, _ in dims]
+    most = [dim.count if isinstance(dim.count, int) else max(dim.count) for dim in dims]
     at = most.index(min(most))
-    count, dst, src = dims[at]
-    cores = len(dst_at)
+    count, first = dims[at].count, sum(len(dim.counts) for dim in dims[:at])
+    cores = len(part.dst_at)
     for i in range(most[at]):
         left = [c for c in range(cores) if (count if isinstance(count, int) else count[c]) > i]
         mask = sum(1 << c for c in left if not where or where >> c & 1)
         if mask:
-            yield from _unrolled(
-                [*dims[:at], *dims[at + 1 :]], [a + i * dst for a in dst_at],
-                [a + i * src for a in src_at], 0 if mask == (1 << cores) - 1 else mask,
-            )  # fmt: skip
+            index = _indices(i, dims[at].counts)
+            yield from _unrolled(Part(
+                0 if mask == (1 << cores) - 1 else mask,
+                tuple(a + i * dims[at].dst for a in part.dst_at),
+                tuple(a + i * dims[at].src for a in part.src_at),
+                tuple(course.moved(index, first) for course in part.courses),
+                dims[:at] + dims[at + 1 :],
+            ))  # fmt: skip
+
+
+def _indices(i: int, counts: Sequence[Num]) -> list[int]:
+    """Step ``i`` of a merged dimension as steps of those it was merged from."""
+    found: list[int] = []
+    for n in reversed(counts[1:]):
+        assert isinstance(n, int)  # else it was not merged into the one before
+        i, rest = divmod(i, n)
+        found.insert(0, rest)
+    return [i, *found]

@@ -24,21 +24,23 @@ TABLES = ("lx", "early")  # attributes that hold names of values
 @dataclass(frozen=True)
 class Made:
     """``index`` of the kernel in the program; its notes under neutral names; the numbers of the
-    values that its parameters stand for."""
+    values that its parameters stand for, and of those that its claims name."""
 
     index: int
     notes: tuple[Note, ...]
     params: tuple[int, ...]
+    claimed: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Placed:
-    """What a launch needs: the kernel's ``index``, provenance, and the tensors of its parameters
-    in card memory."""
+    """What a launch needs: the kernel's ``index``, provenance, the tensors of its parameters in
+    card memory, and those that its claims name."""
 
     index: int
     notes: tuple[Note, ...]
     params: tuple[Value, ...]
+    claimed: tuple[Value, ...]
 
 
 class SharedKernels:
@@ -60,8 +62,10 @@ class SharedKernels:
         if key not in self.made:
             self.made[key] = self._make(op, exchanges, names)
         made = self.made[key]
-        params = tuple(names.values[n] for n in made.params)
-        return Placed(made.index, tuple(map(names.real, made.notes)), params)
+        params, claimed = (
+            tuple(names.values[n] for n in numbered) for numbered in (made.params, made.claimed)
+        )
+        return Placed(made.index, tuple(map(names.real, made.notes)), params, claimed)
 
     def _facts(self, ops: Sequence[Op]) -> Iterator[Hashable]:
         """What is known of the tensors that the ops read and make."""
@@ -72,12 +76,13 @@ class SharedKernels:
     def _make(self, op: Op, exchanges: Sequence[Op], names: _Names) -> Made:
         neutral = [names.neutral(o) for o in (*exchanges, op)]
         try:
-            kernel, params = build_kernel(neutral[-1], neutral[:-1], self._known_as(names))
+            kernel, params, claimed = build_kernel(neutral[-1], neutral[:-1], self._known_as(names))
         except SpyrecError:
             build_kernel(op, exchanges, self.around)  # which says it in the model's own names
             raise
         index = self._index(kernel, names)
-        return Made(index, kernel.notes, tuple(int(v.name) for v in params))
+        numbered = (tuple(int(v.name) for v in known) for known in (params, claimed))
+        return Made(index, kernel.notes, *numbered)
 
     def _known_as(self, names: _Names) -> Surroundings:
         stand_in = names.stand_ins

@@ -36,6 +36,10 @@ class Side:
         coefs = ((*c[:dim], c[dim] * inner, c[dim], *c[dim + 1 :]) for c in self.coefs)
         return replace(self, coefs=tuple(coefs))
 
+    def step(self, dim: int) -> tuple[int, ...]:
+        """What a step of an iteration dimension adds to the coordinate."""
+        return tuple(c[dim] for c in self.coefs)
+
     def base(self) -> int:
         """Element address of the first element."""
         total = self.origin
@@ -56,15 +60,33 @@ class Side:
 
 
 @dataclass(frozen=True)
+class Part:
+    """An iteration dimension: its count, and what a step adds to the coordinates at both ends."""
+
+    count: int
+    src: tuple[int, ...]
+    dst: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Copy:
     """``dst[dst_base + dst_strides . i] = src[src_base + src_strides . i]`` for i in the box
-    ``counts``, in elements."""
+    ``counts``, in elements. ``parts``: the iteration dimensions that each of these was joined
+    from."""
 
     counts: tuple[int, ...]
     src_base: int
     src_strides: tuple[int, ...]
     dst_base: int
     dst_strides: tuple[int, ...]
+    parts: tuple[tuple[Part, ...], ...]
+    src_start: tuple[int, ...]
+    dst_start: tuple[int, ...]
+
+    @property
+    def flat(self) -> tuple[Part, ...]:
+        """All iteration dimensions that were joined, in order."""
+        return tuple(part for joined in self.parts for part in joined)
 
 
 def copies(counts: Sequence[int], src: Side, dst: Side, where: str) -> list[Copy]:
@@ -153,15 +175,20 @@ def _cut(counts: tuple[int, ...], side: Side, dim: int) -> list[tuple[int, int, 
 def _canonical(counts: tuple[int, ...], src: Side, dst: Side) -> Copy:
     """Drop dimensions of one step, join those that continue each other, smallest destination stride
     innermost."""
-    steps = [(dst.stride(i), src.stride(i), n) for i, n in enumerate(counts) if n > 1]
-    out: list[tuple[int, int, int]] = []
-    for d, s, n in sorted(steps, key=lambda step: (-abs(step[0]), -abs(step[1]))):
+    steps = [
+        (dst.stride(i), src.stride(i), n, Part(n, src.step(i), dst.step(i)))
+        for i, n in enumerate(counts) if n > 1
+    ]  # fmt: skip
+    out: list[tuple[int, int, int, tuple[Part, ...]]] = []
+    for d, s, n, part in sorted(steps, key=lambda step: (-abs(step[0]), -abs(step[1]))):
         if out and out[-1][:2] == (d * n, s * n):
-            out[-1] = (d, s, out[-1][2] * n)
+            out[-1] = (d, s, out[-1][2] * n, (*out[-1][3], part))
         else:
-            out.append((d, s, n))
-    dst_strides, src_strides, sizes = zip(*out, strict=True) if out else ((), (), ())
-    return Copy(sizes, src.base(), src_strides, dst.base(), dst_strides)
+            out.append((d, s, n, (part,)))
+    dst_strides, src_strides, sizes, parts = zip(*out, strict=True) if out else ((), (), (), ())
+    return Copy(
+        sizes, src.base(), src_strides, dst.base(), dst_strides, parts, src.start, dst.start
+    )
 
 
 def _fit(copy: Copy) -> Iterator[Copy]:
@@ -170,8 +197,14 @@ def _fit(copy: Copy) -> Iterator[Copy]:
         yield copy
         return
     for i in range(copy.counts[0]):
+        src, dst, rest = copy.src_start, copy.dst_start, i
+        for part in reversed(copy.parts[0]):
+            rest, n = divmod(rest, part.count)
+            src = tuple(a + n * step for a, step in zip(src, part.src, strict=True))
+            dst = tuple(a + n * step for a, step in zip(dst, part.dst, strict=True))
         yield from _fit(Copy(
             copy.counts[1:],
             copy.src_base + i * copy.src_strides[0], copy.src_strides[1:],
             copy.dst_base + i * copy.dst_strides[0], copy.dst_strides[1:],
+            copy.parts[1:], src, dst,
         ))  # fmt: skip

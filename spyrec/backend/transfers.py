@@ -8,7 +8,7 @@ from spyrec.ir.core import Op, Value
 from spyrec.passes.attrs import whole_number
 from spyrec.passes.kernel import Map, spans
 from spyrec.passes.tiling import RANK
-from spyrec.sim.isa import Guard, Instr, Limit, Num, Operand
+from spyrec.sim.isa import Claim, Guard, Instr, Intent, Limit, Num, Operand
 
 from .address import (
     base,
@@ -20,6 +20,7 @@ from .address import (
     unit_of,
     with_tails,
 )
+from .claims import second_stick, window_of
 from .places import Path, Place, Places
 from .streams import group_members
 from .tree import Body, Stmt
@@ -38,7 +39,7 @@ def load(places: Places, op: Op, body: Body, path: Path) -> None:
     if outside in ctx.homes:
         places.of[op.result] = places.resident(outside, m)
         return
-    place = places.tile(op.result, m, path, body)
+    place = places.tile(op.result, m, path, body, outside)
     assert place.buffer is not None
     place.buffer.groups = sharing(places, m)
     places.of[op.result] = place
@@ -126,7 +127,16 @@ def transfer(
     operands = (inner, outer) if name == "load" else (outer, inner)
     groups = place.buffer.groups if name == "load" else ()
     imm = {"cores": group_members(groups, places.ctx.cores)} if groups else {}
-    return Instr(name, tuple(counts), tuple(limits), operands, imm, where=frame.active)
+    steps = [
+        tuple(unit_of(layout, t) if t == d else 0 for t in range(len(m))) for d in dims
+    ]
+    if layout.bits > 16:
+        steps.append(second_stick(layout))
+    claim = Claim(places.ctx.ledger.tensor(tensor), window_of(m, frame, steps, path))
+    return Instr(
+        name, tuple(counts), tuple(limits), operands, imm, where=frame.active,
+        intents=(Intent((claim, claim)),),
+    )  # fmt: skip
 
 
 def _in_other_tails(

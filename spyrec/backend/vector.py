@@ -8,9 +8,10 @@ from spyrec.ir.core import Op, Value
 from spyrec.ir.errors import PassError
 from spyrec.passes.attrs import entries
 from spyrec.passes.kernel import GROUP, Map, rank1, spans
-from spyrec.sim.isa import Guard, Instr, MicroProgram, Num
+from spyrec.sim.isa import Guard, Instr, Intent, MicroProgram, Num
 
 from .address import border, limit, with_tails
+from .claims import extents_of
 from .micro import Micro
 from .places import Path, Place, Places
 from .tree import Body, Stmt
@@ -62,9 +63,16 @@ def vector_step(places: Places, op: Op, body: Body, path: Path, stored: int | No
         sources.append(places.operand(p, over, path, fmt, splat=splat, guards=guards))
     kept_as = places.ctx.format(op.result.type.dtype)
     target = places.operand(place, over, path, kept_as, parts=place.layout.group // GROUP)
-    instr = Instr(
-        "vec", over.counts, limits, (target, *sources), imm, where=places.frame.active
+    claims = (
+        places.claim(place, over, path, made=True),
+        *(places.claim(places.of[v], over, path) for _, v in tensors),
     )
+    ends = [(d, nest.tile[d]) for d in alone]
+    intent = Intent(claims, extents_of(places.frame, [*over.dims, *ends], path))
+    instr = Instr(
+        "vec", over.counts, limits, (target, *sources), imm, where=places.frame.active,
+        intents=(intent,),
+    )  # fmt: skip
     reads = [places.of[v].buffer for _, v in tensors]
     names = list(dict.fromkeys(o.name for o in ops)) or ["copy"]
     what = f"%{op.result.name} = {', '.join(names[:4])}"
@@ -129,7 +137,7 @@ def _result_place(
     result, m = places.op.results[stored], places.nest.out_maps[stored]
     if result in places.ctx.homes:
         return places.resident(result, m)
-    return places.tile(op.result, m, path, body)
+    return places.tile(op.result, m, path, body, result)
 
 
 def temporary_map(places: Places, v: Value) -> Map:
