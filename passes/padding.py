@@ -34,6 +34,7 @@ from .extents import (
     true_size,
 )
 from .rule import apply_rules
+from .rules_attention import ATTENTION_RULES
 from .rules_control import CONTROL_RULES
 from .rules_norm import NORM_RULES
 
@@ -42,7 +43,7 @@ Probe = tuple[Sizes, Module]
 Term = tuple[int, tuple[tuple[str, int], ...]]
 """A product: a number and, of each open dimension it grows with, its name and what is added."""
 
-UNFOLDED = (*CONTROL_RULES, *(r for r in NORM_RULES if r.op in (
+UNFOLDED = (*CONTROL_RULES, *(r for r in (*NORM_RULES, *ATTENTION_RULES) if r.op in (
     "attention", "instance_norm", "group_norm")))  # fmt: skip
 """Ops that are written out first, since their parts have rules of their own."""
 

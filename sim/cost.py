@@ -53,9 +53,16 @@ class Cost:
     macs: Counts = field(default_factory=nothing)
 
 
-def cost_of(instr: Instr, kernel: Kernel, device: DeviceSpec, trips: Counts) -> Cost:
-    """Cost of one instruction of ``kernel`` for each of ``trips`` ([loops, trips]) and core."""
-    return _COSTS[instr.op](instr, kernel, device, trips)
+def cost_of(
+    instr: Instr, kernel: Kernel, device: DeviceSpec, trips: Counts,
+    scattered: frozenset[str] = frozenset(),
+) -> Cost:
+    """Cost of one instruction of ``kernel`` for each of ``trips`` ([loops, trips]) and core.
+    ``scattered``: symbols of the tensors that a core does not read in one piece."""
+    cost = _COSTS[instr.op](instr, kernel, device, trips)
+    if instr.op == "load" and instr.operands[1].symbol in scattered:
+        return _spread(cost, instr.operands[1], device)
+    return cost
 
 
 def _sync(instr: Instr, kernel: Kernel, device: DeviceSpec, trips: Counts) -> Cost:
@@ -86,14 +93,22 @@ def _load(instr: Instr, kernel: Kernel, device: DeviceSpec, trips: Counts) -> Co
     takers = _bits(masks)
     several = takers > 0
     ticks = ticks * np.maximum(1, hbm.turns(takers))
-    if apart and not _in_one_piece(instr, source, trips):
-        readers, cores = len(_places(source.base)), device.cores.count
-        ticks = ticks + ~several * hbm.spread_ticks(nbytes, apart, readers, cores)
     asked = np.where(several, 0, hbm.asking_cycles(nbytes, run, gap))
     shared = hbm.shared_cycles(nbytes, run, takers, gap)
     waits = np.maximum(shared, hbm.split_cycles(nbytes, run, gap, apart))
+    waits = np.maximum(waits, hbm.bank_cycles(nbytes, run, gap))
     held = np.where(waits > asked, -waits, asked)
     return Cost(nbytes, np.where(several, -ticks, ticks), held, masks * (shared > 0))
+
+
+def _spread(cost: Cost, source: Operand, device: DeviceSpec) -> Cost:
+    """The load's bus ticks with what cores lose that read far apart; one that several cores take is
+    spared."""
+    apart, readers = _apart(source.base) * STICK, len(_places(source.base))
+    if not apart:
+        return cost
+    lost = device.hbm.spread_ticks(cost.work, apart, readers, device.cores.count)
+    return replace(cost, extra=cost.extra + (cost.extra >= 0) * lost)
 
 
 def _bits(masks: Counts) -> Counts:
@@ -117,19 +132,6 @@ def _apart(base: Num) -> int:
 def _places(base: Num) -> list[int]:
     """Where in a tensor the cores start, when that differs."""
     return sorted({*base}) if isinstance(base, tuple) else []
-
-
-def _in_one_piece(instr: Instr, source: Operand, trips: Counts) -> bool:
-    """Whether all that a core loads in these loops lies in one piece, in whatever order."""
-    counts = [n if isinstance(n, int) else max(n) for n in instr.counts]
-    walked = [*zip(counts, source.strides, strict=False)]
-    walked += zip((int(t.max(initial=0)) + 1 for t in trips), source.loops, strict=False)
-    reach = 1
-    for stride, n in sorted((abs(stride), n) for n, stride in walked if n > 1):
-        if stride > reach:
-            return False
-        reach += (n - 1) * stride
-    return True
 
 
 def _gather(instr: Instr, kernel: Kernel, device: DeviceSpec, trips: Counts) -> Cost:
@@ -182,7 +184,8 @@ def _vec(instr: Instr, kernel: Kernel, device: DeviceSpec, trips: Counts) -> Cos
     spreads = sum(source.splat for source in instr.operands[1:])
     program = kernel.programs[int(per_core(instr.imm.get("program", 0), 1)[0, 0])]
     group = device.sfp.group_cycles((step.op for step in program.steps), reduces)
-    cycles = device.sfp.vec_cycles(product(counts), group, folds, spreads)
+    chain = product([c for d, c in enumerate(counts) if reduces and axes >> d & 1])
+    cycles = device.sfp.vec_cycles(product(counts), group, folds, spreads, chain * reduces)
     port = product(kept) * _group_bytes(instr.operands[0])
     for source in instr.operands[1:]:
         read = [c for c, stride in zip(counts, source.strides, strict=False) if stride]

@@ -93,6 +93,7 @@ class Hbm:
     near_bytes: Annotated[int, Whole("bytes")]
     far_bytes: Annotated[int, Whole("bytes")]
     far_cycles: Cycles
+    bank_bytes: Annotated[int, Whole("bytes")]
     span_bytes: Annotated[int, Whole("bytes", most=1 << 48)]
     multicast_max: Annotated[int, Whole("cores", most=MASK_BITS)]
 
@@ -220,6 +221,16 @@ class Hbm:
         split = self.splits(gap_bytes, apart_bytes)
         return self._short_runs(nbytes, run_bytes) * (self.latency_cycles * split)
 
+    def bank_cycles(self, nbytes: Ints, run_bytes: Ints, gap_bytes: int | None) -> Ints:
+        """Least cycles of a load whose runs begin whole multiples of ``bank_bytes`` apart: each is
+        asked for when the one before has come, so that it takes its time on the link of its half
+        and a latency. 0 for other loads, and for runs shorter than a burst, which have their own
+        requests."""
+        alone = gap_bytes is not None and gap_bytes % self.bank_bytes == 0
+        runs = -(-nbytes // run_bytes)
+        cycles: Ints = nbytes // self.side_bytes_per_cycle + runs * self.latency_cycles
+        return cycles * alone * (run_bytes >= self.burst_bytes)
+
     def bus_cycles(self, read_ticks: int, write_ticks: int) -> int:
         """Cycles the bus needs for a mix of reads and writes that are pending together (their
         ticks from ``bus_ticks``; the payload dominates, so ticks stand for bytes here)."""
@@ -339,15 +350,18 @@ class Sfp:
         return max(1, sum(self.cycles.get(op, 1) for op in ops) + reduces)
 
     def vec_cycles(
-        self, points: Ints, group_cycles: int, folds: bool = False, spreads: int = 0
+        self, points: Ints, group_cycles: int, folds: bool = False, spreads: int = 0,
+        chain: Ints | int = 0,
     ) -> Ints:
         """Cycles of one ``vec`` over ``points`` groups of ``group_cycles`` each.
 
         ``folds``: each group is folded into one lane; ``spreads``: operands of which one lane is
-        spread over all 64 for each group. Nothing to do takes no time.
+        spread over all 64 for each group; ``chain``: groups that are reduced into one, each when
+        the one before has left the pipeline. Nothing to do takes no time.
         """
         lanes = folds * self.lane_reduce_cycles + spreads * self.lane_spread_cycles
-        work = points * (group_cycles + lanes)
+        work, waits = points * (group_cycles + lanes), chain * self.start_cycles
+        work = work + (waits - work) * (waits > work)
         return -(-work // self.groups_per_cycle) + (points > 0) * self.start_cycles
 
     def shuffle_cycles(self, nbytes: Ints, run_bytes: Ints, sticks: Ints) -> Ints:
@@ -416,6 +430,7 @@ class DeviceSpec:
         port_bytes: Ints,
         folds: bool = False,
         spreads: int = 0,
+        chain: Ints | int = 0,
     ) -> Ints:
         """Cycles one ``vec`` holds the vector unit when nothing else uses the scratchpad port.
 
@@ -423,7 +438,7 @@ class DeviceSpec:
         the groups it really visits times ``Lx.group_bytes``; accumulators have their own port.
         The rest as ``Sfp.vec_cycles``.
         """
-        cycles = self.sfp.vec_cycles(points, group_cycles, folds, spreads)
+        cycles = self.sfp.vec_cycles(points, group_cycles, folds, spreads, chain)
         return self.lx.stretched(cycles, port_bytes)
 
 

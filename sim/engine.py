@@ -49,14 +49,20 @@ class Queue:
         self.until = 0  # cycle in which the unit is free
 
 
+def both_ways(cores: int, half: int) -> list[int]:
+    """Cores in the order in which memory serves them when all ask at once: its two links in turn,
+    the second of which begins with core ``half``."""
+    return sorted(range(cores), key=lambda core: (core % half, core))
+
+
 class InFlight:
-    """A launch between opening and completion. ``queues``: by slot, which is core and unit, in
-    order."""
+    """A launch between opening and completion. ``queues``: by slot, which is core and unit, in the
+    order in which memory serves cores that ask in the same cycle."""
 
     __slots__ = ("bus_ticks", "first", "go", "index", "left", "plan", "queues", "tokens", "waiters")
 
-    def __init__(self, index: int, plan: KernelPlan) -> None:
-        cores = range(plan.kernel.cores)
+    def __init__(self, index: int, plan: KernelPlan, half: int) -> None:
+        cores = both_ways(plan.kernel.cores, half)
         self.index, self.plan = index, plan
         self.tokens: list[Tokens] = [[0] * plan.tokens for _ in cores]
         self.waiters: list[Waiters] = [[None] * plan.tokens for _ in cores]
@@ -90,6 +96,7 @@ class Engine:
         shortcuts: Collection[Shortcut] = SHORTCUTS, plans: dict[int, KernelPlan] | None = None,
     ) -> None:
         cores = device.cores.count
+        self._half = max(1, cores // 2)
         self.bus = Bus(device.hbm, cores)
         self.ring = Ring(device.ring, cores, device.clock_mhz)
         self.stats: list[LaunchStats | None] = [None] * len(program.launches)
@@ -325,10 +332,10 @@ class Engine:
     def _raise_go(self, flight: InFlight | None) -> None:
         if flight is None:
             return
-        for tokens, waiters in zip(flight.tokens, flight.waiters, strict=True):
-            tokens[GO] = 1
-            self._ready.extend(waiters[GO] or ())
-            waiters[GO] = None
+        for core in both_ways(len(flight.tokens), self._half):
+            flight.tokens[core][GO] = 1
+            self._ready.extend(flight.waiters[core][GO] or ())
+            flight.waiters[core][GO] = None
 
     def _finish(self, flight: InFlight, now: int) -> None:
         """Its steps are done and the launches it depends on are complete."""
@@ -359,7 +366,7 @@ class Engine:
         plan = self.plans.get(kernel) or expand(self._program.kernels[kernel], self._device)
         self.plans[kernel] = plan
         self._forget(index)
-        return InFlight(index, replace(plan, kernel=launched(plan.kernel, launch)))
+        return InFlight(index, replace(plan, kernel=launched(plan.kernel, launch)), self._half)
 
     def _forget(self, index: int) -> None:
         kernel = self._program.launches[index].kernel

@@ -16,6 +16,7 @@ from .device import DeviceSpec
 from .extent import core_value, per_core, trip_numbers
 from .isa import GO, UNITS, Instr, Kernel, Loop, Signal, Stream, Wait
 from .legal import check_kernel
+from .pieces import scattered
 
 Waits = tuple[tuple[int, int, int], ...]  # token, needed, taken
 Signals = tuple[tuple[int, int, tuple[int, ...] | None], ...]  # token, n, cores (None: this one)
@@ -83,7 +84,9 @@ def expand(kernel: Kernel, device: DeviceSpec) -> KernelPlan:
         order = _flatten(kernel.streams.get(unit, ()), (), sites)
         if not sites:
             continue
-        costs = [cost_of(s.instr, kernel, device, trip_numbers(s.loops)) for s in sites]
+        loads = ((site.instr, site.loops) for site in sites if site.instr.op == "load")
+        far = scattered(loads)
+        costs = [cost_of(s.instr, kernel, device, trip_numbers(s.loops), far) for s in sites]
         active = [_executing(s.instr, kernel) for s in sites]
         late = _switches(sites, order) * device.sfp.switch_cycles
         units[u] = _unit_plan(kernel, tuple(sites), order, costs, active, late)
@@ -111,10 +114,11 @@ def _flatten(
 
 
 def _switches(sites: list[Site], order: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Steps at which the vector unit takes up another micro-program than it ran last."""
+    """Steps at which the vector unit takes up another micro-program than it ran last. What only
+    finishes lanes that were folded belongs to the program that folded them."""
     runs = [
         (*(per_core(site.instr.imm.get(k, 0), 1)[0, 0] for k in ("program", "reduce")),)
-        if site.instr.op == "vec" else None
+        if site.instr.op == "vec" and not _finishes(site.instr) else None
         for site in sites
     ]  # fmt: skip
     numbers = {program: i for i, program in enumerate(dict.fromkeys(p for p in runs if p))}
@@ -123,6 +127,12 @@ def _switches(sites: list[Site], order: NDArray[np.int64]) -> NDArray[np.bool_]:
     switched = np.zeros(len(order), np.bool_)
     switched[at[1:]] = taken[at[1:]] != taken[at[:-1]]
     return switched
+
+
+def _finishes(instr: Instr) -> bool:
+    """Whether a ``vec`` only works on lanes that were folded: it uses one of each group."""
+    reduces = per_core(instr.imm.get("reduce", 0), 1).any()
+    return not reduces and all(source.splat for source in instr.operands[1:])
 
 
 def _total(values: NDArray[np.int64], site: Site, active: NDArray[np.bool_]) -> int:

@@ -76,6 +76,14 @@ def reduced(rows: int, cols: int, cores: int) -> Division:
     return Division({"d0": down}, {"d0": tall}, "none")
 
 
+def summed(rows: int, cols: int, cores: int) -> Division:
+    """A sum over the rows: columns are cut, and a core's part is loaded whole before it is added
+    up."""
+    blocks = -(-cols // LANES)
+    across = divisor(blocks, cores)
+    return Division({"d1": across}, {"d1": LANES * (blocks // across), "r0": rows}, "none")
+
+
 def appended(rows: int, cols: int, cores: int) -> Division:
     """Rows behind rows: a walk along each row over all blocks of columns. Where the blocks are more
     than memory keeps open, a visit takes as many sticks as make up for those that are not."""

@@ -33,6 +33,7 @@ from spyrec.validate_plans import (
     paired,
     reduced,
     streamed,
+    summed,
     turned,
 )
 
@@ -261,14 +262,20 @@ tensor of one element, as the published compiler makes it."""
 
 
 def _column_sum(row: Row) -> Case:
-    """In two steps, so that the first can be cut along rows too where columns are few: groups of
+    """Where there are columns for all cores, each loads all of its part and adds it up then (the
+    rows' note: untiled). Else in two steps, so that the first can be cut along rows too: groups of
     neighbouring rows, then the sums of the groups. The input lies in memory as rows x columns."""
     r, c = row.shape
-    groups = gcd(r, ROW_GROUPS)
+    cores = row.size("cores")
     g = _Graph()
+    if c >= LANES * cores:
+        y = g("reduce_sum", g.input(r, c), axes=(0,), keepdims=True)
+        cut = summed(r, c, cores)
+        return Case(g.module(row.id, y), cores, cut.parts, cut.tile, cut.overlap)
+    groups = gcd(r, ROW_GROUPS)
     sums = g("reduce_sum", g.input(groups, r // groups, c), axes=(1,), keepdims=True)
     y = g("reduce_sum", sums, axes=(0,), keepdims=True)
-    return Case(g.module(row.id, y), row.size("cores"), orders={"x": (2, 0, 1)})
+    return Case(g.module(row.id, y), cores, orders={"x": (2, 0, 1)})
 
 
 def _matrix(row: Row) -> Case:

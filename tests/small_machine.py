@@ -55,6 +55,7 @@ together_max = 3
 near_bytes = 1024
 far_bytes = 4096
 far_cycles = 0
+bank_bytes = 1048576
 span_bytes = 65536
 multicast_max = 3
 [ring]

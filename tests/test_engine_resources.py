@@ -215,6 +215,12 @@ def test_prices_of_arrays_are_prices_of_their_elements(
     assert hbm.split_cycles(rows * 128, run * 128, 8192, 128).tolist() == [
         hbm.split_cycles(r * 128, k * 128 + 128, 8192, 128) for r, _, k, _ in sizes
     ]
+    assert hbm.bank_cycles(rows * 128, run * 128, 1 << 20).tolist() == [
+        hbm.bank_cycles(r * 128, k * 128 + 128, 1 << 20) for r, _, k, _ in sizes
+    ]
+    assert sfp.vec_cycles(rows, 3, chain=n).tolist() == [
+        sfp.vec_cycles(r, 3, chain=s) for r, _, _, s in sizes
+    ]
     assert hbm.again_ticks(rows * 128, run * 128).tolist() == [
         hbm.again_ticks(r * 128, k * 128 + 128) for r, _, k, _ in sizes
     ]

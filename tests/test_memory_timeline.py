@@ -57,10 +57,10 @@ def test_a_single_trip_reads_nothing_again() -> None:
 
 
 def test_the_cores_of_a_half_share_a_link() -> None:
-    # 8 cycles of bus each, one after the other. The links pass 64 bytes a cycle: the first half's
-    # is taken from 0 to 16 and to 32; the other's from 16 to 32 and to 48. Then 8 cycles held.
+    # 8 cycles of bus each, for cores 0, 2, 1 and 3. The links pass 64 bytes a cycle: the first
+    # half's is taken from 0 to 16 and to 32; the other's from 8 to 24 and to 40. Then 8 held.
     half = with_hbm(side_bytes_per_cycle=64)
-    assert spans(kernel(4, ml=(LOAD,)), half) == [(0, 24), (0, 40), (0, 40), (0, 56)]
+    assert spans(kernel(4, ml=(LOAD,)), half) == [(0, 24), (0, 32), (0, 40), (0, 48)]
     # The bus itself is free after 32, for a core of the first half as for writes.
     assert spans(kernel(4, ms=(STORE,)), half) == [(0, 16), (0, 24), (0, 32), (0, 40)]
 
@@ -114,7 +114,7 @@ def test_the_requests_of_a_half_pass_one_by_one(unit: str) -> None:
     there, here = hbm("x", 0, 9), lx(0, 1)
     operands = (here, there) if unit == "ml" else (there, here)
     step = op("load" if unit == "ml" else "store", (8,), operands)
-    assert spans(kernel(4, **{unit: (step,)}), asking) == [(0, 168), (0, 328), (0, 168), (0, 328)]
+    assert spans(kernel(4, **{unit: (step,)}), asking) == [(0, 168), (0, 168), (0, 328), (0, 328)]
 
 
 def test_runs_that_are_near_are_asked_for_together() -> None:
@@ -174,7 +174,7 @@ def test_a_core_waits_for_others_in_one_load_at_a_time(others: int, after: int) 
     burst = op("load", (8,), (lx(0, 1), hbm("x", 0, 1)), imm={"cores": 0b1010}, where=0b1010)
     seen = timed(kernel(4, ml=(load, other, burst)), waiting)
     ends = {s[0]: s[4] for s in seen.slices}
-    assert ends == {0: 80, 1: 32 + 8 + 8, 2: after + 80, 3: 32 + 8 + 32 + 8 + 8}
+    assert ends == {0: 80, 1: 32 + 32 + 8 + 8, 2: after + 80, 3: 32 + 32 + 8 + 8 + 8}
 
 
 @pytest.mark.parametrize(
@@ -246,6 +246,13 @@ def test_a_core_that_reads_one_piece_goes_on_in_the_rows_it_opened(
     assert seen.done[0].bus_busy_cycles == 2 * 2 * (8 + lost)
 
 
+def test_loads_of_one_tensor_are_one_piece_or_not_together() -> None:
+    near, next_, far = (read_from(LOAD, at, at + 64) for at in (0, 8, 16))
+    for loads, lost in (((near, next_), 0), ((next_, near), 0), ((near, far), 6)):
+        seen = timed(kernel(2, ml=loads), FAR)
+        assert seen.done[0].bus_busy_cycles == 2 * 2 * (8 + lost)
+
+
 @given(st.integers(0, 1 << 20), st.integers(0, 1 << 20))
 def test_farther_never_costs_less(one: int, other: int) -> None:
     near, far = sorted((one, other))
@@ -266,8 +273,40 @@ def reduction(**imm: int) -> Instr:
 
 def test_lanes_are_folded_for_every_group_that_is_read() -> None:
     # 8 groups of one cycle, 2 at a time, and 4 to start; 12 more a group when lanes are folded.
-    assert spans(kernel(sfp=(reduction(),))) == [(0, 8 // 2 + 4)]
     assert spans(kernel(sfp=(reduction(lanes=1),))) == [(0, 8 * (1 + 12) // 2 + 4)]
+
+
+@pytest.mark.parametrize(("sums", "cycles"), [(1, 16), (2, 16), (4, 16), (8, 32)])
+def test_an_addition_waits_for_the_one_before_in_its_sum(sums: int, cycles: int) -> None:
+    # 8 groups go into each sum: one takes 4 cycles of pipeline a group, 2 corelets share them.
+    # Up to four sums run side by side; more are work enough, a cycle a group.
+    groups = op("vec", (8, sums), (lx(100, 0, 1), lx(0, sums, 1)), imm={"reduce": 1, "axes": 1})
+    assert spans(kernel(sfp=(groups,))) == [(0, cycles + 4)]
+
+
+def test_what_finishes_a_fold_is_no_other_program() -> None:
+    switching = replace(SMALL, sfp=replace(SMALL.sfp, switch_cycles=30))
+    finish = op("vec", (8,), (lx(100, 1), lx(0, 1, splat=True)), imm={"program": 1})
+    fold = reduction(lanes=1)
+    k = replace(kernel(sfp=(fold, finish, fold, reduction(reduce=2))),
+                programs=(COPY, MicroProgram(1)))  # fmt: skip
+    took = [end - start for start, end in spans(k, switching)]
+    assert took == [56, took[1], 56, 30 + 20]  # only the last fold is another
+    assert took[1] < 30
+
+
+@pytest.mark.parametrize(
+    ("distance", "run", "cycles"),
+    [
+        (32, 8, 4 * (8 + 100)),  # four bursts in one bank: each waits for the one before
+        (64, 8, 4 * (8 + 100)),
+        (48, 8, 4 * 8 + 32),
+        (32, 4, 4 * (4 + 3) + 16),  # runs shorter than a burst have their own requests
+    ],
+)
+def test_runs_in_one_bank_come_one_after_the_other(distance: int, run: int, cycles: int) -> None:
+    load = op("load", (4, run), (lx(0, run, 1), hbm("x", 0, distance, 1)))
+    assert spans(kernel(ml=(load,)), with_hbm(bank_bytes=4096)) == [(0, cycles)]
 
 
 @pytest.mark.parametrize("splats", [0, 1, 2])
