@@ -12,14 +12,15 @@ import numpy as np
 
 from spyrec.ir.core import Attr, Module, Op, Value
 from spyrec.ir.layout import split_points
-from spyrec.ir.tiles import FACTORS
+from spyrec.ir.tiles import FACTORS, tile_shape
 from spyrec.sim.device import DeviceSpec
 
+from .contract_price import least_cost
 from .kernel import GROUP, Box, Map, Nest, clip, padded, rank1, spans, window
 from .manager import Target
 from .pieces import pieces, source_boxes
 from .pins import Counts, pinned, pinned_core_order, pinned_cuts
-from .runs import STICK, sticks_and_run
+from .runs import STICK, buffer_sticks, sticks_and_run
 from .signature import signature
 from .span import reaches
 
@@ -29,6 +30,7 @@ FULL = 0.95  # of the cores a matrix kernel must occupy when it has a tile for e
 INDEX_LANES = 32  # 32-bit indices of a stick
 WIN = 0.9  # of the time of the best cut without, in the matrix unit and in all: most of a K-split
 STARVED = 4  # times its work, a matrix kernel takes that waits for memory and may be K-split
+RESIDENT = 0.9  # of a scratchpad: an operand of a matrix kernel that takes less counts as on chip
 SHORTLIST = 48  # cuts priced in full, those with the least compute on the fullest core
 MOVE_SHORTLIST = 12  # a move's sources are found piece by piece, which takes longer
 MANY_PIECES = 16  # a move of more is cut by compute alone
@@ -39,9 +41,10 @@ class CoreAllocation:
     """Choose how many parts each dimension is cut into; parts differ by at most one row or group of
     lanes.
 
-    All factorisations into at most ``cores`` parts are priced: time of the fullest core, bytes over
-    the memory bus (an operand several cores need is fetched once per multicast group), and bytes
-    that change core because the producer was cut differently.
+    All factorisations into at most ``cores`` parts are priced: time of the fullest core (a matrix
+    kernel's with the tiles that suit the cut best), bytes over the memory bus (an operand several
+    cores need is fetched once per multicast group), and bytes that change core because the producer
+    was cut differently.
 
     Before -> after:
 
@@ -175,7 +178,22 @@ class CoreAllocation:
                 ring += moved_bytes(cut.reading(i), m, v, owners[v]) / device.ring.bytes_per_cycle
         side = bus * device.hbm.bytes_per_cycle / device.hbm.side_bytes_per_cycle
         side *= min(1.0, device.cores.count // 2 / prod(parts))  # what the first half reads
-        return max(busy, bus, side, link) + 0.5 * ring + 0.01 * (busy + bus), -prod(parts)
+        if nest.kind == "contract":
+            busy = max(busy, least_cost(cut, device, self._on_chip(cut, owners, device)))
+        # all cores receive so much, from a quarter round the ring away, over links both ways
+        ring *= max(1.0, device.cores.count / 8)
+        return max(busy, bus, side, link) + ring + 0.01 * (busy + bus), -prod(parts)
+
+    def _on_chip(
+        self, cut: Nest, owners: Mapping[Value, Boxes], device: DeviceSpec
+    ) -> frozenset[int]:
+        """Operands that kernels made and of which a core's part may stay in its scratchpad."""
+        most = RESIDENT * device.lx.usable_bytes
+        return frozenset(
+            i for i, (v, m) in enumerate(zip(cut.op.operands, cut.maps, strict=True))
+            if v in owners and v.type.layout is not None
+            and buffer_sticks(tile_shape(m, cut.local), v.type.layout) * STICK <= most
+        )
 
 
 def bus_cycles(v: Value, m: Map, local: Sequence[int], device: DeviceSpec) -> float:
@@ -324,17 +342,19 @@ def busy_cycles(
             return groups * steps / device.sfp.groups_per_cycle
 
         return vector
-    rows = [d for d in nest.parallel if d != nest.stick]
+    free = nest.parallel - {nest.stick}
+    shared = {d for d in free if spans(nest.maps[1], d)}  # each has weights of its own to fill in
     pt = device.pt
+    a, b = (v.type.dtype.name for v in nest.op.operands[:2])
 
     def contract(parts: Counts) -> float:
         local = largest_parts(nest, parts, grains)
-        m = prod(local[d] for d in rows)
+        m, own = (prod(local[d] for d in dims) for dims in (free - shared, shared))
         groups = -(-local[nest.stick] // GROUP)
         terms = prod(parts[d] for d in nest.summed)
-        rate = pt.macs_per_cycle if terms == 1 else pt.ksplit_macs_per_cycle
-        work = padded(m, pt.rows) * groups * GROUP * inner_steps(nest, local, pt.k_step) / rate
-        nbytes = m * groups * device.lx.group_bytes("f32")
+        taps = prod(local[d] for d in nest.summed if d != nest.k)
+        work = own * pt.mm_cycles(m, taps, local[nest.k], groups, a, b, terms > 1)
+        nbytes = own * m * groups * device.lx.group_bytes("f32")
         return work + (terms - 1) * device.ring.psum_cycles(nbytes, device.clock_mhz)
 
     return contract

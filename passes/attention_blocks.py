@@ -19,7 +19,7 @@ from .manager import Target
 from .rules_attention import Block, blocks_of, seen_by
 from .rules_reduce import int_attr
 
-RESIDENT_SHARE = 0.5
+RESIDENT_SHARE = 0.9
 """Of all scratchpads, for the scores and what softmax makes of them, as `ring-relayout` has it."""
 WIN = 0.95
 """Of the time of one block: what several must promise, as this is an estimate."""
@@ -40,15 +40,15 @@ class AttentionBlocks:
     >>> from spyrec.ir.parser import parse_module
     >>> from spyrec.sim.device import load_device
     >>> before = parse_module('''module "m" {
-    ...   input %q: tensor<1x32x512x128xf16>
+    ...   input %q: tensor<1x64x512x128xf16>
     ...   input %k: tensor<1x8x512x128xf16>
     ...   input %v: tensor<1x8x512x128xf16>
-    ...   %y = attention(%q, %k, %v) {causal = true} : tensor<1x32x512x128xf16>
+    ...   %y = attention(%q, %k, %v) {causal = true} : tensor<1x64x512x128xf16>
     ...   output "y" = %y
     ... }''')
     >>> after = AttentionBlocks().run(before, Target(load_device()))
     >>> [op.attrs["rows"] for op in after.body.ops]
-    [256]
+    [128]
     """
 
     name: ClassVar[str] = "attention-blocks"

@@ -66,7 +66,7 @@ class RingRelayout:
     summary: ClassVar[str] = (
         "Keeps tensors on chip and exchanges them over the ring where ownership differs."
     )
-    share: float = 0.5  # of the scratchpad that may hold tensors between kernels
+    share: float = 0.9  # of the scratchpad that may hold tensors between kernels
     enable: bool = True
 
     def run(self, module: Module, target: Target) -> Module:
@@ -253,6 +253,27 @@ class _Residency:
             self.source,
             body=Block(self.source.body.args, tuple(builder.ops), self.source.body.results),
         )
+
+
+def resident_bytes(module: Module) -> dict[Op, int]:
+    """What tensors that stay on chip take of a core's scratchpad while each kernel runs, and while
+    its operands are exchanged."""
+    ops = module.body.ops
+    last = {v: i for i, op in enumerate(ops) for v in op.operands}
+    change = [0] * (len(ops) + 1)
+    for i, op in enumerate(ops):
+        taken = dict(op.attrs.get("in_place", ()))  # type: ignore[arg-type]
+        for index, v in enumerate(op.results):
+            boxes = home(op, index)
+            if boxes is not None:
+                size = buffer_bytes(v.type, boxes)
+                change[i + (index in taken)] += size
+                change[max(last.get(v, i), i) + 1] -= size
+    found, total = {}, 0
+    for op, delta in zip(ops, change, strict=False):
+        total += delta
+        found[op] = total
+    return found
 
 
 def readable(op: Op) -> bool:

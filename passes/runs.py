@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
+from spyrec.ir.arrange import resized
 from spyrec.ir.layout import Layout
 from spyrec.ir.tiles import tile_shape
 
 from .kernel import Nest, memory_order
 
 STICK = 128  # bytes
+
+
+@lru_cache(maxsize=1 << 16)
+def buffer_sticks(shape: tuple[int, ...], like: Layout) -> int:
+    """Sticks of a buffer for a part of that shape of a tensor laid out ``like`` this."""
+    return resized(like, shape).sticks
 
 
 def sticks_and_run(layout: Layout, sizes: Sequence[int]) -> tuple[int, int]:

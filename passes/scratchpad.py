@@ -17,7 +17,8 @@ from .intervals import Span, peak, place, tops
 from .kernel import Nest
 from .manager import Target
 from .residency import buffer_bytes, home
-from .tiling import buffer_sticks, move_buffers
+from .runs import buffer_sticks
+from .tiling import move_buffers
 
 MIB = 2**20
 INDEX_LANES = 32  # indices in a stick

@@ -4,25 +4,25 @@ the loops.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from math import prod
 from typing import ClassVar
 
-from spyrec.ir.arrange import resized
 from spyrec.ir.core import Module, Op
 from spyrec.ir.errors import CapacityError
 from spyrec.ir.layout import Layout
 from spyrec.ir.tiles import tile_shape
 from spyrec.sim.device import DeviceSpec
 
+from .contract_price import contract_candidates, contract_cost
 from .kernel import GROUP, Nest, spans
 from .manager import Target
 from .pieces import is_direct, source_window
 from .pins import pinned, pinned_loops
+from .residency import resident_bytes
 from .rooms import taken_rooms
-from .runs import bursts
+from .runs import buffer_sticks, bursts
 from .signature import signature
 from .stages import reused, stages
 
@@ -38,8 +38,9 @@ Tiled = tuple[tuple[int, ...], tuple[int, ...], tuple[object, ...]]  # tile, loo
 class Tiling:
     """Set ``tile`` and ``loops`` of every kernel.
 
-    Matrix kernels: all tile shapes whose output tile fits half the accumulators (the other half
-    drains) and whose operands fit the budget are priced by matrix cycles and bytes loaded. Vector
+    Matrix kernels: all tile shapes whose output tile fits the accumulators (half of them, when the
+    other half is to drain meanwhile) and whose operands fit the budget are priced by matrix cycles
+    and bytes loaded. Vector
     kernels: the largest tile that fits, in a few trips when operands stream from card memory; what
     shrinks is what keeps the runs of the transfers as long as a burst.
 
@@ -75,16 +76,18 @@ class Tiling:
 
     name: ClassVar[str] = "tiling"
     summary: ClassVar[str] = "Cuts each core's work into tiles that fit the scratchpad."
-    share: float = 0.42  # of the scratchpad for one kernel's tiles
+    share: float = 0.42  # of the scratchpad for one kernel's tiles, where tensors leave as much
     stream_bytes: int = 32768  # a streamed operand is cut into pieces of about this size
 
     def run(self, module: Module, target: Target) -> Module:
-        budget = int(target.device.lx.usable_bytes * self.share)
+        usable = target.device.lx.usable_bytes
+        live = resident_bytes(module)
         memo: dict[Hashable, Tiled] = {}
         ops = []
         for op in module.body.ops:
             if op.name == "kernel" and "tile" not in op.attrs:
-                key = signature(op, without=UNREAD)
+                budget = min(int(usable * self.share), usable - live.get(op, 0))
+                key = signature(op, without=UNREAD), budget
                 if key not in memo:
                     memo[key] = self._tile(Nest(op), budget, target.device)
                 tile, loops, why = memo[key]
@@ -210,12 +213,6 @@ def _rank(nest: Nest, tile: Sequence[int]) -> int:
     return most
 
 
-@lru_cache(maxsize=1 << 16)
-def buffer_sticks(shape: tuple[int, ...], like: Layout) -> int:
-    """Sticks of a buffer for a part of that shape of a tensor laid out ``like`` this."""
-    return resized(like, shape).sticks
-
-
 def tile_bytes(nest: Nest, tile: tuple[int, ...], lean: bool = False) -> int:
     """Scratchpad bytes of one kernel's tile buffers: streamed operands and stored results in all
     their slots, temporaries once. ``lean``: what no loop changes once only, as the buffers really
@@ -281,7 +278,7 @@ def move_buffers(op: Op, tile: tuple[int, ...]) -> list[tuple[str, int]]:
 
 def tile_contract(nest: Nest, budget: int, device: DeviceSpec) -> Tiled:
     """(tile, loops, why) of a matrix kernel that costs least; CapacityError when nothing fits."""
-    candidates = list(enumerate(_contract_candidates(nest, device)))
+    candidates = list(enumerate(contract_candidates(nest, device)))
     for lean in (False, True):
         priced = sorted(
             (contract_cost(nest, tile, loops, device), count, tile, loops)
@@ -291,109 +288,11 @@ def tile_contract(nest: Nest, budget: int, device: DeviceSpec) -> Tiled:
         if priced:
             break
     else:
-        room = f"{budget / 2**20:.2f} MiB of scratchpad"
-        if not candidates:
-            room = f"the {device.pt.acc_groups} groups of accumulators, half of which drain"
+        part = dict(zip(nest.dim_names, nest.local, strict=True))
         raise CapacityError(
-            f"tiling: no tile of {nest.name} "
-            f"{dict(zip(nest.dim_names, nest.local, strict=True))} fits {room} (from {nest.op.loc})"
+            f"tiling: no tile of {nest.name} {part} fits {budget / 2**20:.2f} MiB of scratchpad "
+            f"(from {nest.op.loc})"
         )
     cost, _, tile, loops = priced[0]
     rejected = tuple((t, o, float(c)) for c, _, t, o in priced[1:2])
     return tile, loops, (tile_bytes(nest, tile), budget, float(cost), rejected)
-
-
-def _cuts(n: int, grain: int = 1) -> list[int]:
-    """Sizes worth trying: n cut into 1, 2, 3, 4, 6, 8, ... equal parts, in multiples of the grain.
-    """
-    units = -(-n // grain)
-    sizes = {-(-units // p) for p in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512)} | {
-        min(units, 8)
-    }
-    return [min(n, s * grain) for s in sorted(sizes, reverse=True)]
-
-
-def _contract_candidates(
-    nest: Nest, device: DeviceSpec
-) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    n, k, local = nest.stick, nest.k, nest.local
-    shared = [d for d in nest.parallel if spans(nest.maps[1], d) and d != n]
-    rows = [d for d in sorted(nest.parallel) if d != n and d not in shared]
-    outer, inner = rows[:-2], rows[-2:]
-    pins = pinned(nest, "tile")
-    base = list(local)
-    for d in shared + outer:
-        base[d] = 1
-
-    def cuts(d: int, grain: int = 1) -> list[int]:
-        return [pins[d]] if pins[d] else _cuts(local[d], grain)
-
-    most = device.pt.acc_groups // (1 if any(pins) else 2)  # a pinned tile may leave no second slot
-    r1 = inner[-1] if inner else -1
-    r0 = inner[0] if len(inner) == 2 else -1
-    for tn in cuts(n, nest.grain(n)):
-        groups = -(-tn // GROUP)
-        for t1 in cuts(r1) if r1 >= 0 else [1]:
-            if groups * t1 > most:
-                continue
-            for t0 in cuts(r0) if r0 >= 0 else [1]:
-                if groups * t1 * t0 > most:
-                    continue
-                for tk in cuts(k, nest.step(k)):
-                    tile = list(base)
-                    tile[n], tile[k] = tn, tk
-                    if r1 >= 0:
-                        tile[r1] = t1
-                    if r0 >= 0:
-                        tile[r0] = t0
-                    looped = [d for d in range(len(tile)) if -(-local[d] // tile[d]) > 1]
-                    lead = [d for d in looped if d in shared or d in outer]
-                    mid = [d for d in looped if d in inner]
-                    last = [k] if k in looped else []
-                    cols = [n] if n in looped else []
-                    for loops in ((*lead, *cols, *mid, *last), (*lead, *mid, *cols, *last)):
-                        yield tuple(tile), pinned_loops(nest, loops)
-                        if not (cols and mid):
-                            break
-
-
-def contract_cost(
-    nest: Nest, tile: tuple[int, ...], loops: tuple[int, ...], device: DeviceSpec
-) -> float:
-    """Cycles of the fullest core: matrix work against bytes loaded, plus what the first load and
-    last drain add.
-    """
-    trips = {d: -(-nest.local[d] // tile[d]) for d in loops}
-    rows = prod(tile[d] for d in nest.parallel if d != nest.stick)
-    taps = prod(e for d, e in enumerate(nest.extents) if d not in nest.parallel and d != nest.k)
-    groups = -(-tile[nest.stick] // GROUP)
-    a, b = (v.type.dtype.name for v in nest.op.operands[:2])
-    one = device.mm_total_cycles(rows, taps, tile[nest.k], groups, a, b, nest.terms > 1)
-    compute = one * prod(trips.values())
-    moved = first = 0.0
-    share = device.hbm.bytes_per_cycle / max(1, nest.cores)
-    for i, (v, m) in enumerate(zip(nest.op.operands, nest.maps, strict=True)):
-        if v.type.space == "lx" or v.type.size <= 1:
-            continue
-        depth = max((j for j, d in enumerate(loops) if spans(m, d)), default=-1)
-        loads = prod(trips[d] for d in loops[: depth + 1])
-        assert v.type.layout is not None
-        size = buffer_sticks(tile_shape(m, tile), v.type.layout) * 128
-        copies = min(
-            device.hbm.takers_max, prod(p for d, p in enumerate(nest.parts) if not spans(m, d))
-        )
-        moved += size * loads / copies / share
-        if i < 2 and i not in nest.weights:  # weights come while the kernel before still runs
-            first += size / copies / share
-    drain = rows * groups * (2 + len(nest.op.regions[0].ops)) / device.sfp.groups_per_cycle
-    if nest.terms > 1:
-        tile_of_sums = rows * groups * device.lx.group_bytes("f32")
-        drain += (nest.terms - 1) * device.ring.psum_cycles(tile_of_sums, device.clock_mhz)
-    inner = prod(t for d, t in trips.items() if d != nest.k)
-    return (
-        max(compute, moved, drain * inner)
-        + 0.5 * min(compute, moved)
-        + first
-        + drain
-        + 40 * prod(trips.values())
-    )

@@ -19,7 +19,7 @@ from spyrec.passes.residency import RingRelayout
 from spyrec.sim.isa import Program
 
 Progress = Callable[[str, int, int], None]
-SHARES = (0.5, 0.4, 0.3, 0.2, 0.1, 0.0)
+SHARES = (0.7, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0)
 """Of the scratchpad for tensors between kernels, tried in turn."""
 
 

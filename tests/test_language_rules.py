@@ -117,8 +117,8 @@ def test_a_row_that_sees_nothing_keeps_its_block_whole() -> None:
 
 
 def test_blocks_are_taken_where_they_are_faster() -> None:
-    """Scores of 32 heads by 512 rows do not fit the scratchpads, those of 16 do."""
-    for heads, height in ((32, 256), (16, 0)):
+    """Scores of 64 heads by 512 rows do not fit the scratchpads, those of 16 do."""
+    for heads, height in ((64, 128), (16, 0)):
         m = attention(heads, 8, 512, 512, 128, causal=True)
         assert best_height(m.body.ops[-1], [], TARGET.device) == height
         chosen, other = (cycles(m, in_blocks(rows)) for rows in (0, 512 if height else 256))
