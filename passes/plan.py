@@ -14,6 +14,7 @@ TENSOR_KEYS = ("stick", "space", "why")
 SPACES = ("hbm", "lx")
 BUFFERS = (1, 2)
 OVERLAPS = ("all", "loads")
+MAX_SHOWN = 60  # characters of what a message quotes
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,9 @@ def _tensor(name: str, data: object, problems: list[str]) -> TensorPins:
 def _mapping(where: str, data: object, problems: list[str]) -> Mapping[str, Any]:
     if isinstance(data, Mapping):
         return data
-    problems.append(f"{where}: expected an object, got {data!r}")
+    got = repr(data)
+    shown = got if len(got) <= MAX_SHOWN else f"a {type(data).__name__}"
+    problems.append(f"{where}: expected an object, got {shown}")
     return {}
 
 

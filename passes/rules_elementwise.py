@@ -15,6 +15,8 @@ from .emit import Emit
 from .rule import Rule
 
 _GELU_TANH_SQUARE_MAX = 100.0  # by then the gate is 0 or 1 to 1e-37
+_INVERTED = (1e-30, 1e30)  # divisors whose reciprocal is an ordinary number of 8 exponent bits
+_INVERTED_F16 = (2.0**-15, 2.0**14)  # and of f16, where 1e-6 has none
 
 
 def polynomial(e: Emit, x: Value, coefficients: tuple[float, ...]) -> Value:
@@ -174,7 +176,9 @@ def _div_by_constant(op: Op, e: Emit) -> Value | None:
         return None
     if e.rounded(op.result) and not (np.abs(np.frexp(known)[0]) == 0.5).all():
         return None
-    if not ((abs(known) >= 1e-30) & (abs(known) <= 1e30)).all():
+    low, high = _INVERTED_F16 if y.type.dtype.name == "f16" else _INVERTED
+    size = np.abs(known.astype(np.float64))  # the limits are no numbers of 16 bits
+    if not ((size >= low) & (size <= high)).all():
         return None
     return e.op("mul", x, e.op("reciprocal", y))
 
@@ -224,8 +228,8 @@ ELEMENTWISE_RULES = (
     Rule("fmod", "mod", _fmod, "exact", "The sign of x: x < 0 ? -(|x| mod |y|) : |x| mod |y|."),
     Rule("reciprocal-of-sqrt", "reciprocal", _one_over_sqrt, "rounding", "1 / sqrt(x) = rsqrt(x)."),
     Rule("div-by-constant", "div", _div_by_constant, "rounding",
-         "x / c = x * (1/c) for 1e-30 <= |c| <= 1e30: a product costs a fifth of a quotient; not "
-         "before a round, where ties could fall the other way."),
+         "x / c = x * (1/c) for 1e-30 <= |c| <= 1e30, of f16 2^-15 <= |c| <= 2^14: a product costs "
+         "a fifth of a quotient; not before a round, where ties could fall the other way."),
     Rule("div-by-smaller", "div", _div_by_smaller, "rounding",
          "x / y = x * (1/y) where y is broadcast: one reciprocal a row instead of one an element."),
 )  # fmt: skip

@@ -131,7 +131,7 @@ def compile(  # the name users expect, as re.compile has it
     device: str | DeviceSpec = "spyre",
     numerics: Numerics = "dl16",
     passes: str | Sequence[Pass] | None = None,
-    plan: Mapping[str, Any] | None = None,
+    plan: Mapping[str, Any] | str | Path | None = None,
     hook: Hook | None = None,
     progress: Progress = silent,
     example_inputs: Sequence[Any] | None = None,
@@ -139,18 +139,18 @@ def compile(  # the name users expect, as re.compile has it
     cache: bool | Cache = False,
 ) -> Program:
     """Compile a model: the path of an ``.onnx``, ``.pt2`` or ``.sir`` file, an ``onnx.ModelProto``,
-    a torch ``ExportedProgram``, a ``torch.fx.GraphModule`` (with ``example_inputs``, which tell its
+    a torch ``ExportedProgram``, a ``torch.nn.Module`` (with ``example_inputs``, which tell its
     shapes), a ``ConfiguredModel``, or a module of the tensor stage.
 
     ``bind`` gives dynamic dimensions their size (by name, or ``"INPUT:AXIS"``); ``const`` gives
     inputs a fixed value; ``device`` is a name, a ``.toml`` path or a DeviceSpec; ``numerics`` is
     the format tensors live in on the device; ``passes`` replaces the pipeline (text, or passes);
-    ``plan`` pins decisions; ``hook`` is called after each pass. ``buckets`` gives open dimensions
-    several sizes each: the program then holds kernels for every combination, which share weights
-    (docs/buckets.md). ``cache``: look for the program among those kept on disk, and keep it there
-    (True: in the user's folder, see docs/cache.md); what is found has the same bytes, but no
-    ``module``. ``buckets``, a ``hook``, and passes that are given as objects or come from
-    elsewhere leave it out.
+    ``plan`` (or the path of one) pins decisions; ``hook`` is called after each pass. ``buckets``
+    gives open dimensions several sizes each: the program then holds kernels for every combination,
+    which share weights (docs/buckets.md). ``cache``: look for the program among those kept on
+    disk, and keep it there (True: in the user's folder, see docs/cache.md); what is found has the
+    same bytes, but no ``module``. ``buckets``, a ``hook``, and passes that are given as objects or
+    come from elsewhere leave it out.
 
     Raises SpyrecError (the model, an option or the plan is at fault), SimError (the device file
     is), OSError (a file cannot be read).
@@ -160,6 +160,7 @@ def compile(  # the name users expect, as re.compile has it
     from spyrec.frontend.torch_config import ConfiguredModel
 
     target = _target(device, numerics)
+    plan = read_plan(plan) if isinstance(plan, str | Path) else plan
 
     def load(sizes: Mapping[str, int]) -> Module:
         return import_model(model, {**(bind or {}), **sizes}, const or {}, example_inputs)
@@ -181,12 +182,18 @@ def compile(  # the name users expect, as re.compile has it
     if buckets is not None:
         from spyrec.bucket_compile import compile_buckets
 
-        if isinstance(model, Module | ConfiguredModel) or set(buckets) & set(bind or {}):
+        if isinstance(model, Module | ConfiguredModel):
             raise SpyrecError(
-                "buckets are for a model file or object that leaves sizes open, and for dimensions "
-                f"that are not bound; got buckets of {', '.join(buckets)}"
+                "buckets are for a model file or object that leaves sizes open, which a "
+                f"{type(model).__name__} does not; got buckets of {', '.join(buckets)}"
+            )
+        if twice := sorted(set(buckets) & set(bind or {})):
+            raise SpyrecError(
+                f"{', '.join(twice)}: given a size by bind and several by buckets; leave one out"
             )
         program = Program(*compile_buckets(load, build, buckets, plan))
+    elif "buckets" in (plan or {}):
+        raise SpyrecError("the plan is for a program with buckets; give the buckets too")
     elif kept is None or about is None:
         program = whole(load({}))
     elif isinstance(model, ConfiguredModel) and not bind and not const:  # not even exported
@@ -222,12 +229,13 @@ def lower(
     device: str | DeviceSpec = "spyre",
     numerics: Numerics = "dl16",
     passes: str | Sequence[Pass] | None = None,
-    plan: Mapping[str, Any] | None = None,
+    plan: Mapping[str, Any] | str | Path | None = None,
     hook: Hook | None = None,
     progress: Progress = silent,
 ) -> Module:
     """The IR of a model after ``passes``, which may stop anywhere; else as ``compile``."""
     target = _target(device, numerics)
+    plan = read_plan(plan) if isinstance(plan, str | Path) else plan
     module = import_model(model, bind or {}, const or {})
     from spyrec.driver import lower_module
 
@@ -289,7 +297,7 @@ def import_model(
     elif type(model).__name__ != "ModelProto":
         raise SpyrecError(
             f"a model of type {type(model).__name__} cannot be compiled; expected a path, an "
-            "onnx.ModelProto, a torch ExportedProgram or a torch.fx.GraphModule"
+            "onnx.ModelProto, a torch ExportedProgram or a torch.nn.Module"
         )
     return import_onnx(model, bind, const)
 
@@ -348,7 +356,7 @@ def simulate(
     machine = _machine(program, device)
     given: dict[str, Array] = {}
     if inputs is not None:
-        given = {name: np.asarray(array) for name, array in inputs.items()}
+        given = {name: as_array(array) for name, array in inputs.items()}
     chosen = bucketed.chosen(program.code, None if inputs is None else given, bucket)
     use = None if chosen is None else chosen.use
     if chosen is not None:
@@ -386,6 +394,18 @@ def simulate(
         made = runtime.jobs_of(program.code, parts, ran.launches)
         host = runtime.host_time(machine, host_launch, made)
     return result_of(program.code, machine, ran, fed, got, wall_s=wall_s, host=host, bucket=use)
+
+
+def as_array(value: Any) -> Array:
+    """An input as an array: of a torch tensor its elements, whatever it records, wherever it is."""
+    if isinstance(value, np.ndarray) or not hasattr(value, "detach"):
+        return np.asarray(value)
+    from spyrec.frontend.torch_live import host_array
+
+    try:
+        return np.asarray(value.detach().cpu())
+    except TypeError:  # numpy has no such numbers
+        return host_array(value)[0]
 
 
 def result_of(

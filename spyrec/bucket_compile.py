@@ -4,7 +4,7 @@ compiled, and all are linked so that they share weights and state."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -45,6 +45,8 @@ def crossed(buckets: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
     """Every combination of sizes, smaller ones first. SpyrecError: no or too many buckets, or a
     size that is none."""
     for dim, sizes in buckets.items():
+        if not isinstance(sizes, Iterable):
+            raise SpyrecError(f"buckets of {dim}: expected a list of sizes, got {sizes!r}")
         if not sizes or any(
             isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1 for n in sizes
         ):
@@ -93,9 +95,25 @@ class _Imports:
         key = tuple(sizes.values())
         if key not in self.known:
             first = next(iter(self.known.values()), None)
-            module = prepared(self.load(sizes))
+            module = prepared(self._loaded(sizes))
             self.known[key] = module if first is None else _sharing(module, first)
         return self.known[key]
+
+
+    def _loaded(self, sizes: Sizes) -> Module:
+        """The model as it is imported; what is wrong with a size is told of the buckets."""
+        try:
+            return self.load(sizes)
+        except ImportError_ as error:
+            told = [(f"--bind {dim}={n}:", f"--buckets {dim}={n}:") for dim, n in sizes.items()]
+            raise ImportError_([_replaced(p, told) for p in error.problems]) from None
+
+
+def _replaced(sentence: str, pairs: Sequence[tuple[str, str]]) -> str:
+    for old, new in pairs:
+        if sentence.startswith(old):
+            return new + sentence.removeprefix(old)
+    return sentence
 
 
 def _sharing(module: Module, first: Module) -> Module:

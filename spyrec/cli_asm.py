@@ -6,32 +6,36 @@ from pathlib import Path
 
 import click
 
-from spyrec.cli_path import NEW_FILE
+from spyrec.cli_path import NEW_FILE, write_out
 
 
-@click.command("disasm")
+@click.command("disasm", short_help="A program becomes an assembler listing.")
 @click.argument("program", type=click.Path(dir_okay=False))
-@click.option("--kernel", metavar="NAME", help="Print this kernel alone.")
+@click.option("--kernel", metavar="NAME",
+              help="Print this kernel alone; that cannot be assembled.")
 @click.option("--no-weights", is_flag=True,
               help="Leave out the bytes of constants; the listing cannot be assembled then.")
-def disasm_command(program: str, kernel: str | None, no_weights: bool) -> None:
+@click.option("-o", "--output", type=NEW_FILE, help="File to write. Default: stdout.")
+def disasm_command(
+    program: str, kernel: str | None, no_weights: bool, output: str | None
+) -> None:
     """Print PROGRAM.spx as an assembler listing, which `spyrec asm` reads back."""
     from spyrec.ir.errors import SpyrecError
     from spyrec.sim.listing import disassemble, kernel_listing
     from spyrec.sim.objfile import load_program
 
     loaded = load_program(program)
-    if kernel is None:
-        click.echo(disassemble(loaded, data=not no_weights), nl=False)
-        return
     found = [k for k in loaded.kernels if k.name == kernel]
-    if not found:
+    if kernel is not None and not found:
         names = ", ".join(k.name for k in loaded.kernels) or "none"
         raise SpyrecError(f"{program} has no kernel {kernel}; its kernels are: {names}")
-    click.echo("\n".join(map(kernel_listing, found)), nl=False)
+    if kernel is None:
+        write_out(disassemble(loaded, data=not no_weights), output)
+    else:
+        write_out("\n".join(map(kernel_listing, found)), output)
 
 
-@click.command("asm")
+@click.command("asm", short_help="A listing becomes a program.")
 @click.argument("listing", type=click.Path(dir_okay=False))
 @click.option("-o", "--output", required=True, type=NEW_FILE, help="The object file to write.")
 def asm_command(listing: str, output: str) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spyrec.cli_path import NEW_FILE
+from spyrec.cli_path import NEW_FILE, write_out
 
 if TYPE_CHECKING:
     from spyrec import api
@@ -105,7 +105,7 @@ def _numeric(value: object) -> bool:
     return isinstance(value, bool | int | float)
 
 
-@click.command("compile")
+@click.command("compile", short_help="A model becomes a program.")
 @click.argument("model", type=click.Path(dir_okay=False), required=False)
 @click.option("--from-config", metavar="NAME|FILE.json",
               help="In place of MODEL: a language model by its configuration, without weights.")
@@ -171,7 +171,7 @@ def compile_command(
 
     options: dict[str, Any] = {
         "bind": bindings, "const": constants, "device": device, "numerics": numerics,
-        "passes": passes, "plan": api.read_plan(plan) if plan is not None else None,
+        "passes": passes, "plan": plan,
         "hook": _hook(print_after, verify_each),
     }
     source, stem, name = _source(model, from_config, prompt, decode, layers)
@@ -179,7 +179,7 @@ def compile_command(
         with progress_bar() as progress, no_collections():
             module = api.lower(source, **options, progress=progress)
         _warn(api.oddities(module))
-        _write(_ir(module, no_weights), output)
+        write_out(_ir(module, no_weights), output)
         return
     cached = not no_cache and emit != "ir"  # which needs what only compiling gives
     with progress_bar() as progress, no_collections():
@@ -192,16 +192,17 @@ def compile_command(
     _warn(program.warnings)
     if emit == "ir":
         assert program.module is not None
-        _write(_ir(program.module, no_weights), output)
+        write_out(_ir(program.module, no_weights), output)
     elif emit == "asm":
         from spyrec.sim.listing import disassemble
 
-        _write(disassemble(program.code, data=not no_weights), output)
+        write_out(disassemble(program.code, data=not no_weights), output)
     else:
         target = output or f"{stem}.spx"
         program.save(target)
-        n_kernels, n_launches = len(program.code.kernels), len(program.code.launches)
-        click.echo(f"{target}: {n_kernels} kernels, {n_launches} launches{_buckets(program)}")
+        kernels = _counted(len(program.code.kernels), "kernel", "kernels")
+        launches = _counted(len(program.code.launches), "launch", "launches")
+        click.echo(f"{target}: {kernels}, {launches}{_buckets(program)}")
     if emit_plan is not None:
         files.write_text(emit_plan, json.dumps(program.plan, indent=1) + "\n")
         click.echo(f"plan: {emit_plan}", err=emit != "spx" and output is None)
@@ -242,6 +243,10 @@ def no_collections() -> Iterator[None]:
             gc.enable()
 
 
+def _counted(n: int, one: str, many: str) -> str:
+    return f"{n} {one if n == 1 else many}"
+
+
 def _buckets(program: api.Program) -> str:
     """What to say of a program's buckets."""
     if not program.buckets:
@@ -251,7 +256,8 @@ def _buckets(program: api.Program) -> str:
 
     shared, apart = weight_bytes(program.code)
     names = " ".join(b.name for b in program.code.buckets)
-    return f"; buckets {names}: weights {size(shared)} shared, {size(apart)} apart"
+    told = f"{size(shared)} shared, {size(apart)} apart" if apart else f"{size(shared)}, all shared"
+    return f"; buckets {names}: weights {told}" if shared + apart else f"; buckets {names}"
 
 
 def _warn(warnings: Sequence[str]) -> None:
@@ -263,15 +269,6 @@ def _ir(module: Module, no_weights: bool) -> str:
     from spyrec.ir.printer import print_module
 
     return print_module(module, data="elide" if no_weights else "full")
-
-
-def _write(text: str, output: str | None) -> None:
-    from spyrec import files
-
-    if output is None:
-        click.echo(text, nl=False)
-    else:
-        files.write_text(output, text)
 
 
 def _hook(print_after: str | None, verify_each: bool) -> Hook | None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
 
-@click.command("devices")
-def devices_command() -> None:
-    """List the machines that ship with spyrec; a TOML file of your own works everywhere too."""
+@click.command("devices", short_help="List the machines there are.")
+@click.argument("files", metavar="[FILE.toml]...", nargs=-1, type=click.Path(dir_okay=False))
+def devices_command(files: Sequence[str]) -> None:
+    """List the machines that ship with spyrec, or check and list FILEs, machines of your own."""
     from spyrec.sim.device import builtin_devices, load_device
 
-    for name in builtin_devices():
+    for name in files or builtin_devices():
         d = load_device(name)
         peak = d.hbm.bytes_per_cycle * d.clock_mhz / 1000
         click.echo(
@@ -21,7 +24,7 @@ def devices_command() -> None:
         )
 
 
-@click.command("passes")
+@click.command("passes", short_help="List the passes and the usual pipeline.")
 def passes_command() -> None:
     """List the passes with their options and defaults, then the usual pipeline."""
     from dataclasses import fields, is_dataclass
@@ -38,7 +41,7 @@ def passes_command() -> None:
     click.echo(f"\nusual pipeline: {print_pipeline(PIPELINE)}")
 
 
-@click.command("ops")
+@click.command("ops", short_help="List the ops of the IR, of ONNX or of PyTorch.")
 @click.option("--onnx", is_flag=True, help="List the ONNX operators that can be imported instead.")
 @click.option("--torch", is_flag=True, help="List the PyTorch operators that can be imported.")
 def ops_command(onnx: bool, torch: bool) -> None:

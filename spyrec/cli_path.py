@@ -1,4 +1,4 @@
-"""The type of an option that names a file to write."""
+"""Options that name a file to write, and text that goes there or to stdout."""
 
 from __future__ import annotations
 
@@ -23,3 +23,13 @@ class NewFile(click.Path):
 
 
 NEW_FILE = NewFile()
+
+
+def write_out(text: str, output: str | None) -> None:
+    """Write text to a file, or to stdout when there is none."""
+    from spyrec.files import write_text
+
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        write_text(output, text)

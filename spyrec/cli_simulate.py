@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ENDLESS = 1000  # columns; a pipe has no width, so nothing is shortened to fit it
 
 
-@click.command("simulate")
+@click.command("simulate", short_help="Run a program: outputs, cycles, trace, hazards.")
 @click.argument("program", type=click.Path(dir_okay=False))
 @click.option("--inputs", type=click.Path(dir_okay=False), help="Arrays by model input name, .npz.")
 @click.option("--outputs", type=NEW_FILE, help="Where the outputs go, .npz.")
@@ -35,7 +35,8 @@ ENDLESS = 1000  # columns; a pipe has no width, so nothing is shortened to fit i
 @click.option("--jobs", type=click.IntRange(min=1),
               help="Device jobs the host launches it as; by default those of the device file.")
 @click.option("--bucket", multiple=True, metavar="DIM=INT",
-              help="Of a program with buckets, the size to run. Default: the smallest that fits.")
+              help="Of a program with buckets, the size to run. Default: the smallest that fits "
+              "the inputs, without inputs the largest.")
 @click.option("--device", metavar="NAME|FILE.toml",
               help="Machine to run on instead of the one the program was compiled for.")
 def simulate_command(

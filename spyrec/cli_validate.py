@@ -14,7 +14,7 @@ HEADINGS = ("rows", "built", "RMS %", "mean %", "worst", "ratio", "Spearman")
 IDS = 12  # rows a reason names; the JSON file has all of them
 
 
-@click.command("validate")
+@click.command("validate", short_help="Measured kernel times against simulated ones.")
 @click.argument("measurements", type=click.Path(dir_okay=False))
 @click.option("--json", "json_file", type=click.Path(dir_okay=False), metavar="FILE",
               help="Where all figures go, with one record a row.")

@@ -7,13 +7,12 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
+from types import MappingProxyType
 from typing import Any
-
-import numpy as np
 
 from spyrec import buckets as bucketed
 from spyrec import runtime
-from spyrec.api import Array, Program, Result, result_of
+from spyrec.api import Array, Program, Result, as_array, result_of
 from spyrec.ir.errors import SpyrecError
 from spyrec.report import BucketUse
 from spyrec.sim.device import DeviceSpec
@@ -45,9 +44,11 @@ class Session:
         self._stream = self.card.stream()
 
     @property
-    def state(self) -> dict[str, Array]:
-        """What the state holds now, by the names of the inputs that read it."""
-        return dict(chain(*(self.card.state(loaded).items() for loaded in self._all())))
+    def state(self) -> Mapping[str, Array]:
+        """What the state holds now, by the names of the inputs that read it: a copy. To change it,
+        hand it to ``run`` among the inputs."""
+        found = dict(chain(*(self.card.state(loaded).items() for loaded in self._all())))
+        return MappingProxyType(found)
 
     def reset(self) -> None:
         """Put the state back to what the model was exported with."""
@@ -65,7 +66,7 @@ class Session:
         Outputs that are the next value of state stay on the card: see ``state``. A run for time
         only leaves memory as it is. ``report()["host"]`` tells what launching took.
         """
-        given = None if inputs is None else {n: np.asarray(array) for n, array in inputs.items()}
+        given = None if inputs is None else {n: as_array(array) for n, array in inputs.items()}
         loaded, chosen = self._chosen(program, given, bucket)
         use = None if chosen is None else chosen.use
         card, stream, told = self.card, self._stream, len(self.card.notes)

@@ -167,17 +167,20 @@ class _Graph:
     def __call__(self, *args: Any) -> list[Any]:
         with _LOCK, torch.no_grad():
             fixed = tuple(f or _is_number(arg) for f, arg in zip(self.fixed, args, strict=True))
+            numbers = tuple(float(arg) if _is_number(arg) else None for arg in args)
             args = tuple(arg.float() if _is_number(arg) else arg for arg in args)
-            key = tuple(map(_key, args, fixed))
-            ready = self.ready.pop(key, None) or self._compile(args, fixed)
+            key = (numbers, *map(_key, args, fixed))
+            ready = self.ready.pop(key, None) or self._compile(args, fixed, numbers)
             self.ready[key] = ready  # the last one used stands last
             if len(self.ready) > KEPT:
                 del self.ready[next(iter(self.ready))]
             return self._run(ready, args)
 
-    def _compile(self, args: Sequence[Any], built_in: Sequence[bool]) -> _Ready:
+    def _compile(
+        self, args: Sequence[Any], built_in: Sequence[bool], numbers: Sequence[float | None]
+    ) -> _Ready:
         with compile_lock:  # an export changes torch while it lasts: no other trace may see that
-            program = exported(self.module, args)
+            program = exported(_with_numbers(self.module, numbers), args)
             graph, weights = read_exported(program)
         names = tuple(given.name for given in graph.inputs if given.kind in ("user", "constant"))
         written = written_inputs(graph)
@@ -213,6 +216,22 @@ class _Graph:
             if name in dtypes and not name.endswith(".written"):
                 named[name] = view.of(named[view.base]) if view else _tensor(value, dtypes[name])
         return [value if name is None else named[name] for name, value in ready.results]
+
+
+def _with_numbers(module: Any, numbers: Sequence[float | None]) -> Any:
+    """The captured graph with each input that is a Python float written in where the graph asks
+    for its value, as it does of an eps when sizes are dynamic: an export would ask at run time."""
+    if all(number is None for number in numbers):
+        return module
+    told = torch.fx.GraphModule(module, deepcopy(module.graph))
+    given = [n for n in told.graph.nodes if n.op == "placeholder"]
+    for node, number in zip(given, numbers, strict=True):
+        for asking in [user for user in node.users if user.target == "item"]:
+            if number is not None:
+                asking.replace_all_uses_with(number)
+                told.graph.erase_node(asking)
+    told.recompile()
+    return told
 
 
 def _refuse_shared(args: Mapping[str, Any], written: Sequence[str]) -> None:

@@ -243,16 +243,18 @@ def test_what_no_bucket_can_be_made_of() -> None:
     assert refused(reader(), {"seq": [0]}) == (
         "buckets of seq: expected sizes of 1 or more, got [0]"
     )
+    assert refused(reader(), {"seq": 8}) == "buckets of seq: expected a list of sizes, got 8"
     assert refused(reader(), {"seq": list(range(1, 40))}) == (
         "the buckets make 39 combinations, expected 1 to 32; name fewer sizes"
     )
     assert refused(reader(), {"seq": [8]}, bind={"seq": 8}) == (
-        "buckets are for a model file or object that leaves sizes open, and for dimensions that "
-        "are not bound; got buckets of seq"
+        "seq: given a size by bind and several by buckets; leave one out"
     )
-    assert "no input has a dimension called 'sec'; those left open are seq" in refused(
-        reader(), {"sec": [8]}
+    assert refused(reader(), {"sec": [8]}).startswith(
+        "--buckets sec=8: no input has a dimension called 'sec'; those left open are seq."
     )
+    with pytest.raises(spyrec.SpyrecError, match=r"^the plan is for a program with buckets; give"):
+        spyrec.compile(reader(), bind={"seq": 8}, plan={"buckets": {}})
     assert "shapes that broadcast" in refused(reader(), {"seq": [1024]})  # it has 512 places
 
 

@@ -29,6 +29,8 @@ def test_a_listing_assembles_to_the_same_bytes(
     assert "double" in listing
     assert "load" in listing
     Path("double.lst").write_text(listing, "utf-8")
+    assert cli.run(["disasm", str(spx), "-o", "same.lst"]) == 0
+    assert Path("same.lst").read_text("utf-8") == listing
     assert cli.run(["asm", "double.lst", "-o", "again.spx"]) == 0
     assert Path("again.spx").read_bytes() == spx.read_bytes()
 

@@ -108,7 +108,7 @@ def test_the_emitted_plan_pins_every_decision(
 ) -> None:
     capsys.readouterr()
     run("compile", "dense.onnx", "-o", "a.spx", "--emit-plan", "plan.json")
-    assert capsys.readouterr().out == "a.spx: 1 kernels, 1 launches\nplan: plan.json\n"
+    assert capsys.readouterr().out == "a.spx: 1 kernel, 1 launch\nplan: plan.json\n"
     assert json.loads(Path("plan.json").read_text("utf-8"))
     run("compile", "dense.onnx", "-o", "b.spx", "--plan", "plan.json")
     assert Path("a.spx").read_bytes() == Path("b.spx").read_bytes()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tomllib
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,25 @@ def test_devices_lists_each_with_its_size(capsys: pytest.CaptureFixture[str]) ->
         "spyre: 32 cores at 1100 MHz, 1024 16-bit MAC a cycle and core, 2 MiB scratchpad a core, "
         f"112 GiB memory at {bus_gb_s:g} GB/s"
     ) in out.splitlines()
+
+
+def test_a_machine_of_ones_own_is_checked_and_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (files("spyrec.sim") / "devices" / "spyre.toml").read_text("utf-8")
+    mine = tmp_path / "half.toml"
+    mine.write_text(text.replace("\ncount = 32 ", "\ncount = 16 "))
+    assert cli.run(["devices", str(mine)]) == 0
+    assert capsys.readouterr().out.startswith(f"{mine}: 16 cores at 1100 MHz, ")
+    mine.write_text(text.replace("\ncount = 32 ", "\ncount = 0 "))
+    assert cli.run(["devices", str(mine)]) == 1
+    assert "cores.count is 0, expected a whole number from 1 to 63" in capsys.readouterr().err
+
+
+def test_no_line_of_the_help_is_cut_off(capsys: pytest.CaptureFixture[str]) -> None:
+    commands = output("--help", capsys).partition("Commands:")[2].splitlines()
+    assert len(commands) > 8
+    assert [line for line in commands if line.endswith("...")] == []
 
 
 def test_ops_lists_each_op_once(capsys: pytest.CaptureFixture[str]) -> None:

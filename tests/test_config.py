@@ -98,3 +98,47 @@ def test_prompt_and_decode_of_a_model_without_weights(tmp_path: Path) -> None:
 def test_an_unknown_model_type_is_refused() -> None:
     with pytest.raises(spyrec.SpyrecError, match="transformers cannot make a lama configuration"):
         exported_model({**TINY, "model_type": "lama"}, prompt=8)
+
+
+PUBLISHED = {
+    "architectures": ["Qwen3MoeForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
+    "bos_token_id": 1, "decoder_sparse_step": 1, "eos_token_id": 2, "head_dim": 64,
+    "hidden_act": "silu", "hidden_size": 128, "initializer_range": 0.02, "intermediate_size": 256,
+    "max_position_embeddings": 128, "max_window_layers": 2, "mlp_only_layers": [],
+    "model_type": "qwen3_moe", "moe_intermediate_size": 64, "norm_topk_prob": True,
+    "num_attention_heads": 4, "num_experts": 4, "num_experts_per_tok": 2, "num_hidden_layers": 2,
+    "num_key_value_heads": 1, "output_router_logits": False, "rms_norm_eps": 1e-06,
+    "rope_scaling": None, "rope_theta": 1000000.0, "router_aux_loss_coef": 0.001,
+    "sliding_window": None, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+    "transformers_version": "4.51.0", "use_cache": True, "use_sliding_window": False,
+    "vocab_size": 512,
+}  # fmt: skip
+"""The keys of a published file, with small sizes."""
+
+
+@needs_both
+def test_a_file_from_a_model_hub_may_hold_keys_of_another_version() -> None:
+    held = exported_model(PUBLISHED, prompt=8).state_dict
+    shapes = {name.partition("layers.0.")[2]: list(w.shape) for name, w in held.items()}
+    assert shapes["mlp.experts.gate_up_proj"] == [4, 128, 128]
+    assert shapes["self_attn.q_proj.weight"] == [4 * 64, 128]
+
+
+@needs_both
+def test_a_key_written_by_hand_is_one_that_is_known() -> None:
+    with pytest.raises(spyrec.SpyrecError, match="a llama configuration has no num_layers; use th"):
+        exported_model({**TINY, "num_layers": 1}, prompt=8)
+    moe = {key: value for key, value in PUBLISHED.items() if key != "transformers_version"}
+    with pytest.raises(spyrec.SpyrecError, match="configuration has no max_window_layers; use the"):
+        exported_model(moe, prompt=8)
+
+
+@needs_both
+def test_a_model_without_fused_attention_and_one_that_is_not_made(tmp_path: Path) -> None:
+    gemma2 = {**TINY, "model_type": "gemma2", "head_dim": 64, "num_hidden_layers": 1}
+    calls = {str(n.target) for n in exported_model(gemma2, prompt=8).graph.nodes}
+    assert "aten.softmax.int" in calls
+    card = tmp_path / "t5.json"
+    card.write_text('{"model_type": "t5", "d_model": 64, "num_layers": 1, "vocab_size": 64}')
+    with pytest.raises(spyrec.SpyrecError, match="cannot make and export this t5 model: You must"):
+        exported_model(read_card(card), prompt=8)

@@ -90,6 +90,20 @@ def test_large_and_tiny_scalars_stay_inside_the_format() -> None:
     np.testing.assert_allclose(values, [smallest, -largest], rtol=1e-7)
 
 
+@pytest.mark.parametrize("divisor", [1e-6, 0.3, 6e4])
+@pytest.mark.filterwarnings("error")
+def test_a_divisor_of_16_bits_is_inverted_only_where_f16_has_the_reciprocal(divisor: float) -> None:
+    m = module(
+        lambda g, x: [g("div", x, g.constant(np.array(divisor, np.float16), dtype("f16")))],
+        ("x", (1, 3), "f16"),
+    )
+    x = {"x": np.array([[0.01, -0.002, 0.0]], np.float16)}
+    [got], [want] = run(decompose(m), x).values(), run(m, x).values()
+    np.testing.assert_allclose(got, want, rtol=2e-3)
+    inverted = [op.name for op in decompose(m).body.ops if op.name in ("mul", "div")] == ["mul"]
+    assert inverted == (divisor == 0.3)
+
+
 def test_values_inside_a_kernel_are_not_rounded() -> None:
     """x + 2^-10 - x: the sum rounded to 16 bits would lose the small term for x above 1."""
 

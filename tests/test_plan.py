@@ -423,7 +423,7 @@ def test_a_plan_of_the_wrong_form_lists_every_place() -> None:
         parse_plan({
             "kernel": {},
             "kernels": {"k0": {"parts": {"m": 0, "n": True}, "split": 1, "loops": "mn",
-                               "buffers": 3}, "k1": 3,
+                               "buffers": 3}, "k1": 3, "k3": ["m"] * 99,
                         "k2": {"core_order": ["m", "m"]}},
             "tensors": {"x": {"stick": -1, "space": "ring"}},
         })  # fmt: skip
@@ -436,6 +436,7 @@ def test_a_plan_of_the_wrong_form_lists_every_place() -> None:
         "plan: kernel k0, parts, n: expected a whole number, 1 or more, got True",
         "plan: kernel k0, loops: expected a list of dimension names, got 'mn'",
         "plan: kernel k1: expected an object, got 3",
+        "plan: kernel k3: expected an object, got a list",
         "plan: kernel k2, core_order: a dimension is named twice in ['m', 'm']",
         "plan: tensor x, stick: expected the number of a dimension, counted from 0, got -1",
         "plan: tensor x, space: expected \"lx\" or \"hbm\", got 'ring'",
@@ -463,6 +464,8 @@ def test_the_command_line_refuses_a_plan_with_exit_code_1(
     opset = [helper.make_opsetid("", 17)]
     onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), "dense.onnx")
     Path("plan.json").write_text('{"kernels": {"k0_matmul": {"parts": {"m": 64}}}}', "utf-8")
+    with pytest.raises(spyrec.SpyrecError, match="m=64 are 64 parts, there are 32 cores"):
+        spyrec.compile("dense.onnx", plan="plan.json")
     assert cli.run(["compile", "dense.onnx", "-o", "d.spx", "--plan", "plan.json"]) == 1
     first, second, *_ = capsys.readouterr().err.splitlines()
     assert first == (

@@ -79,6 +79,16 @@ def test_programs_share_state_by_name(tmp_path: Path) -> None:
         close(result.outputs["output"], reference.run(x, where))
 
 
+def test_state_is_changed_by_a_run_alone(tmp_path: Path) -> None:
+    program = spyrec.compile(cached(tmp_path / "m.pt2", 1))
+    session = spyrec.Session(program)
+    with pytest.raises(TypeError):
+        session.state["counter"] = START * 0  # type: ignore[index]
+    x, at = np.zeros((1, 1, WIDTH), np.float32), np.array([0])
+    session.run(program, {"x": x, "at": at, "counter": START * 0})
+    np.testing.assert_array_equal(session.state["counter"], 1)
+
+
 def test_a_run_for_time_leaves_the_state(tmp_path: Path) -> None:
     program = spyrec.compile(cached(tmp_path / "m.pt2", 1))
     session = spyrec.Session(program)

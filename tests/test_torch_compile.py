@@ -137,12 +137,40 @@ def test_three_doors_give_the_same_cycles(tmp_path: Path) -> None:
     np.testing.assert_allclose(got, want, atol=TOLERANCE)
 
 
-def test_a_graph_module_needs_example_inputs() -> None:
-    traced = torch.fx.symbolic_trace(torch.nn.Linear(64, 64))
-    with pytest.raises(spyrec.SpyrecError, match="a GraphModule does not tell the shapes"):
-        spyrec.compile(traced)
-    program = spyrec.compile(traced, example_inputs=(torch.randn(2, 64),))
-    assert [str(p) for p in program.inputs] == ["input: f32[2x64]"]
+def test_a_module_needs_example_inputs() -> None:
+    linear = torch.nn.Linear(64, 64)
+    for module in (linear, torch.fx.symbolic_trace(linear)):
+        with pytest.raises(spyrec.SpyrecError, match="this Linear does not tell the shapes"):
+            spyrec.compile(module)
+        program = spyrec.compile(module, example_inputs=(torch.randn(2, 64),))
+        assert [str(p) for p in program.inputs] == ["input: f32[2x64]"]
+
+
+def test_a_run_takes_tensors_of_any_kind_the_model_has() -> None:
+    linear = torch.nn.Linear(64, 64).bfloat16()
+    x = torch.randn(2, 64, dtype=torch.bfloat16, requires_grad=True)
+    program = spyrec.compile(linear, example_inputs=(x,))
+    want = linear(x).detach().float().numpy()
+    session = spyrec.Session(program)
+    for result in (spyrec.simulate(program, {"input": x}), session.run(program, {"input": x})):
+        np.testing.assert_allclose(result.outputs["output"], want, atol=TOLERANCE)
+    with pytest.raises(spyrec.SpyrecError, match=r"expected float32.*, got float64"):
+        spyrec.simulate(program, {"input": x.double()})
+    with pytest.raises(spyrec.SpyrecError, match="a tensor is sparse; hand in a dense one"):
+        spyrec.simulate(program, {"input": x.detach().to_sparse()})
+
+
+def test_numbers_of_a_graph_with_dynamic_sizes_are_written_into_it() -> None:
+    """torch then hands over a float, such as the eps of a norm, as a tensor and asks for it."""
+    torch._dynamo.reset()
+
+    def scaled(x: Any, eps: float) -> Any:
+        return torch.nn.functional.layer_norm(x, (64,), eps=eps) * eps
+
+    compiled = torch.compile(scaled, backend="spyrec", dynamic=True)
+    for rows, eps in ((3, 1.5), (5, 1.5), (5, 0.25)):
+        x = torch.randn(rows, 64)
+        assert torch.allclose(compiled(x, eps), scaled(x, eps), atol=TOLERANCE)
 
 
 def test_results_that_are_views_come_back_as_views() -> None:

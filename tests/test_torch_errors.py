@@ -144,7 +144,7 @@ def test_the_same_sentence_through_torch_compile(
 
 
 INPUTS = {
-    "float64": (X.double(), "has element type float64, which cannot be imported"),
+    "float64": (X.double(), "has element type float64, which cannot be imported; use float32"),
     "complex64": (X.to(torch.complex64), "has element type complex64, which cannot be imported"),
     "sparse": (X.to_sparse(), "is a sparse tensor; only dense tensors can be imported"),
     "csr": (X.to_sparse_csr(), "is a sparse tensor; only dense tensors can be imported"),

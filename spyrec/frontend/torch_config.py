@@ -18,8 +18,11 @@ MAX_TOKENS = 1 << 20
 COMMON = (
     "architectures", "torch_dtype", "dtype", "transformers_version", "_name_or_path", "use_cache",
     "rope_theta", "rope_scaling", "rope_local_base_freq", "auto_map", "quantization_config",
+    "head_dim",
 )  # fmt: skip
-"""What files on model hubs hold beside a model's own sizes."""
+"""What files on model hubs hold beside what a configuration lists as its own."""
+WRITER = "transformers_version"
+"""Stands in files that transformers wrote: all else in them is of some version of it."""
 MAKERS = ("torch", "transformers")
 INSTALL = (
     "models from a configuration need torch and transformers; pip install 'spyrec[transformers]'"
@@ -104,31 +107,44 @@ def exported_model(
     transformers.logging.set_verbosity_error()
     config = _config(kind, given)
     _check_sizes(config, kind, tokens, layers, card)
-    config._attn_implementation = "sdpa"
     config.use_cache = decode is not None
-    model = _on_meta(config)
-    if decode is None:
-        return _exported(model, {"input_ids": _ids(1, tokens)}, _last_only(model))
-    return _exported(_with_cache(model, tokens + 1), {
-        "input_ids": _ids(1, 1), "cache_position": torch.zeros(1, dtype=torch.long, device="meta"),
-    }, {})  # fmt: skip
+    try:
+        model = _on_meta(config)
+        if decode is None:
+            return _exported(model, {"input_ids": _ids(1, tokens)}, _last_only(model))
+        at = torch.zeros(1, dtype=torch.long, device="meta")
+        cached = _with_cache(model, tokens + 1)
+        return _exported(cached, {"input_ids": _ids(1, 1), "cache_position": at}, {})
+    except SpyrecError:
+        raise
+    except Exception as error:  # of many kinds: models that are no language model, or not exported
+        raise SpyrecError(
+            f"transformers and torch cannot make and export this {kind} model: {_reason(error)}"
+        ) from None
 
 
 def _config(kind: str, given: Mapping[str, Any]) -> Any:
     from transformers import AutoConfig
 
     try:
-        known = set(AutoConfig.for_model(kind).to_dict())
+        usual = AutoConfig.for_model(kind)
         config = AutoConfig.for_model(kind, **given)
     except (ValueError, TypeError, KeyError) as error:
-        reason = (str(error).splitlines() or [""])[0][:200]
-        raise SpyrecError(f"transformers cannot make a {kind} configuration: {reason}") from None
-    unknown = [key for key in given if key not in known and key not in COMMON]
-    if unknown:
+        raise SpyrecError(
+            f"transformers cannot make a {kind} configuration: {_reason(error)}"
+        ) from None
+    known = {*usual.to_dict(), *usual.attribute_map, *COMMON}
+    unknown = [key for key in given if key not in known]
+    if unknown and WRITER not in given:
         raise SpyrecError(
             f"a {kind} configuration has no {', '.join(unknown)}; use the names transformers has"
         )
     return config
+
+
+def _reason(error: Exception) -> str:
+    """What an error of theirs says, which may be pages."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 def _check_sizes(
@@ -149,6 +165,8 @@ def _on_meta(config: Any) -> Any:
 
     generates = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and not _encodes(config)
     made = AutoModelForCausalLM if generates else AutoModel
+    kind = made._model_mapping[type(config)]
+    config._attn_implementation = "sdpa" if getattr(kind, "_supports_sdpa", False) else "eager"
     with torch.device("meta"):
         return made.from_config(config).eval().half()
 

@@ -175,8 +175,9 @@ def _read(graph: ExportGraph, given: Input, problems: list[str]) -> Given | None
     try:
         dtype = element_dtype(meta.element if meta.element != "float64" else "")
     except Unsupported:
+        mend = "; use float32" if meta.element == "float64" else ""
         problems.append(
-            f"Input '{given.name}' has element type {meta.element}, which cannot be imported"
+            f"Input '{given.name}' has element type {meta.element}, which cannot be imported{mend}"
             f"{read_by(graph.calls, given.name)}."
         )
         return None

@@ -1,4 +1,4 @@
-"""An ExportedProgram or a GraphModule in memory as the plain graph that a ``.pt2`` file holds. The
+"""An ExportedProgram or a module in memory as the plain graph that a ``.pt2`` file holds. The
 only file of the importer that needs torch."""
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ def is_exported(model: Any) -> bool:
     return _is(model, "torch.export", "ExportedProgram")
 
 
-def is_graph_module(model: Any) -> bool:
-    return _is(model, "torch.fx", "GraphModule")
+def is_module(model: Any) -> bool:
+    """Whether it is a torch.nn.Module, as a GraphModule is too."""
+    return _is(model, "torch.nn", "Module")
 
 
 def _is(model: Any, module: str, name: str) -> bool:
@@ -35,19 +36,19 @@ def _is(model: Any, module: str, name: str) -> bool:
 
 
 def exported(model: Any, example: Sequence[Any] | None) -> Any:
-    """The ExportedProgram of a GraphModule, traced with example inputs. ImportError_ when there
-    are none, or torch cannot export it."""
+    """The ExportedProgram of a module, traced with example inputs. ImportError_ when there are
+    none, or torch cannot export it."""
     import torch
 
     if example is None:
         raise ImportError_(
-            "a GraphModule does not tell the shapes of its inputs; give example_inputs, or "
-            "compile torch.export.export(module, example_inputs)"
+            f"a module such as this {type(model).__name__} does not tell the shapes of its inputs; "
+            "give example_inputs, or compile torch.export.export(module, example_inputs)"
         )
     try:
         return torch.export.export(model, tuple(example), strict=False)
     except Exception as error:  # torch raises many kinds, and each says what it met
-        raise ImportError_(f"torch cannot export the GraphModule: {error}") from None
+        raise ImportError_(f"torch cannot export the {type(model).__name__}: {error}") from None
 
 
 def read_exported(program: Any) -> tuple[ExportGraph, Weights]:
@@ -102,6 +103,8 @@ def host_array(tensor: Any) -> tuple[Array, DType]:
     element = str(tensor.dtype).removeprefix("torch.")
     if element not in DTYPE_OF:
         raise ImportError_(f"a tensor has element type {element}, which cannot be imported")
+    if tensor.layout is not torch.strided:
+        raise ImportError_("a tensor is sparse; hand in a dense one, tensor.to_dense()")
     dtype = element_dtype(element)
     tensor = tensor.detach().cpu().contiguous()
     bits = {"bfloat16": torch.int16, "float8_e4m3fn": torch.uint8}.get(element)
