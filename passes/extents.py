@@ -85,6 +85,11 @@ def open_factors(axis: Axis) -> tuple[int, ...]:
     return tuple(i for i, f in enumerate(axis) if f.dim)
 
 
+def scattered(axis: Axis) -> bool:
+    """Whether padding lies between true elements, whose indices then follow the size."""
+    return any(place > 0 for place in open_factors(axis))
+
+
 def same(a: Axis, b: Axis) -> bool:
     """Whether padding lies in the same places."""
     return plain(a) == plain(b)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import ClassVar
 
+import numpy as np
+
 from spyrec.ir.affine import MOVES, MoveSpec, as_move, compose, renumber
 from spyrec.ir.core import Builder, Loc, Module, Op, Value, rewrite, uses
 
@@ -14,6 +16,8 @@ from .dce import remove_dead
 from .manager import Target
 
 MAX_PIECES = 64
+FILLED_MAX = 1 << 16
+"""Elements of what shows nothing but padding that become a constant, so that nothing is read."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,10 @@ def merge_moves(module: Module) -> Module:
         if merged:
             if _is_identity(move):
                 return move.operands
+            if not move.spec.pieces and prod(move.spec.shape) <= FILLED_MAX:
+                kind = result.type.dtype
+                filled = np.full(move.spec.shape, move.spec.fill).astype(kind.np_dtype)
+                return (builder.constant(filled, kind, loc=move.loc),)
             result = builder.op(
                 "move",
                 move.operands,

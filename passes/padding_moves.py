@@ -21,12 +21,14 @@ from .extents import (
     plain,
     regrouped,
     same,
+    scattered,
     size_of,
     spread,
     true_size,
     with_zero,
 )
 from .padding import Refused, Rule, Site, Tail
+from .padding_sums import is_zero
 
 RELATIVE = 1e-6
 """Up to which numbers made in 32-bit floats count as the same."""
@@ -182,10 +184,10 @@ def _slice(s: Site) -> Sequence[Extents] | Value:
         if not open_factors(axis) and steps[a] == 1 and (moved := _tail(s, a, begin, sizes)):
             return moved
         found = s.seen(a)
+        if not open_factors(axis) and len(set(begin)) > 1:
+            raise Refused(f"begins at {', '.join(map(str, begin))} along axis {a}: where it "
+                          "begins follows the size")
         if not open_factors(axis) and not open_factors(found):
-            if len(set(begin)) > 1:
-                raise Refused(f"begins at {', '.join(map(str, begin))} along axis {a}: where it "
-                              "begins follows the size")
             axes.append(found)
         elif steps[a] != 1 or len(axis) > 1:
             raise Refused(f"takes a part of axis {a}, which has padding, in steps of {steps[a]}")
@@ -294,6 +296,7 @@ def _gather(s: Site) -> Sequence[Extents]:
     x, axis = s.known[0], s.attr("axis")
     if open_factors(x.axes[axis]) and not _inside(s, [axis]):
         s.values[1] = _index_from_end(s, axis)
+    _hide_indices(s)
     indices = s.known[1]
     axes = (*x.axes[:axis], *map(plain, indices.axes), *x.axes[axis + 1:])
     return [Extents(axes, x.finite, x.low)]
@@ -308,6 +311,7 @@ def _gather_nd(s: Site) -> Sequence[Extents]:
         raise Refused("has two batch axes whose padding lies in different places")
     if any(open_factors(x.axes[a]) for a in along) and not _inside(s, along):
         raise Refused(UNTOLD)
+    _hide_indices(s)
     return [Extents((*map(plain, indices.axes[:-1]), *map(plain, x.axes[batch + depth:])),
                     x.finite, x.low)]  # fmt: skip
 
@@ -315,20 +319,33 @@ def _gather_nd(s: Site) -> Sequence[Extents]:
 UNTOLD = "looks things up along an axis with padding at places known only at run time"
 
 
+UNTOLD_WRITE = (
+    "writes along an axis with padding at places that are not known to be counted from its "
+    "beginning"
+)
+
+
 def _inside(s: Site, along: Sequence[int]) -> bool:
     """Whether the indices along these axes are known and, in every import, name only what is there
     at its size. Of several axes the last dimension of the indices tells which."""
     arrays = s.walk.twins.get(s.values[1])
-    if arrays is None:
+    if arrays is None or any(scattered(s.axis(0, a)) for a in along):
         return False
     for array, sizes in zip(arrays, s.walk.sizes, strict=True):
         for i, a in enumerate(along):
-            places = array[..., i] if s.op.name == "gather_nd" else array
+            places = array if s.op.name == "gather" else array[..., i]
             if places.size and not 0 <= places.min() <= places.max() < true_size(
                 s.axis(0, a), sizes
             ):
                 return False
     return True
+
+
+def _hide_indices(s: Site) -> None:
+    """Padding of indices that are computed may name what is not there; index 0 is."""
+    axes = range(len(s.known[1].axes))
+    if s.values[1] not in s.walk.twins and not is_zero(s, 1, axes):
+        s.hide_operand(1, axes, 0.0)
 
 
 def _index_from_end(s: Site, axis: int) -> Value:
@@ -355,6 +372,7 @@ def _gather_elements(s: Site) -> Sequence[Extents]:
     for a, (f, g) in enumerate(zip(x.axes, indices.axes, strict=True)):
         if a != s.attr("axis") and not same(f, g):
             raise Refused(f"meets padding along axis {a} in one operand only")
+    _hide_indices(s)
     return [Extents(tuple(map(plain, indices.axes)), x.finite, x.low)]
 
 
@@ -366,6 +384,9 @@ def _scatter_nd(s: Site) -> Sequence[Extents] | Value:
     rest = x.axes[len(x.axes) - (len(updates.axes) - written):]
     if any(not same(f, g) for f, g in zip(updates.axes[written:], rest, strict=True)):
         raise Refused("writes tensors whose padding lies in different places")
+    named = range(s.values[1].type.static_shape[-1])
+    if any(open_factors(x.axes[a]) for a in named) and not _inside(s, named):
+        raise Refused(UNTOLD_WRITE)
     known = Extents(tuple(map(plain, x.axes)), x.finite and updates.finite,
                     min(x.low, updates.low))  # fmt: skip
     if not any(map(open_factors, (*indices.axes, *updates.axes[:written]))):
@@ -386,8 +407,9 @@ def _scatter_nd(s: Site) -> Sequence[Extents] | Value:
 
 
 def _run_start(array: Any) -> int | None:
-    """The first of row numbers [n, 1] that count up by one, None when they do not."""
-    if array.ndim != 2 or array.shape[1] != 1 or not array.size:
+    """The first of row numbers [n, 1] that count up by one from 0 or more, None when they do
+    not."""
+    if array.ndim != 2 or array.shape[1] != 1 or not array.size or array[0, 0] < 0:
         return None
     flat = array.reshape(-1)
     return int(flat[0]) if np.array_equal(flat, flat[0] + np.arange(flat.size)) else None

@@ -16,6 +16,7 @@ from .extents import (
     open_factors,
     plain,
     same,
+    scattered,
     spread,
     with_zero,
 )
@@ -26,7 +27,7 @@ def _opened(s: Site, operand: int, axes: Sequence[int]) -> list[tuple[int, int]]
     return [(a, j) for a in axes for j in open_factors(s.axis(operand, a))]
 
 
-def _is_zero(s: Site, operand: int, axes: Sequence[int]) -> bool:
+def is_zero(s: Site, operand: int, axes: Sequence[int]) -> bool:
     """Whether all padding along these axes is zero; with two open factors what is padding along
     both is not known to be."""
     found = _opened(s, operand, axes)
@@ -52,7 +53,7 @@ def _reduce(s: Site) -> Sequence[Extents] | Value:
         fill = NEUTRAL.get(name)
         if fill is None:
             fill = _lowest(s, 0, 1 if name == "reduce_min" else -1)
-        if fill or not _is_zero(s, 0, axes):
+        if fill or not is_zero(s, 0, axes):
             s.hide_operand(0, axes, fill)
             masked = True
     x = s.known[0]
@@ -117,7 +118,7 @@ def _norm(s: Site) -> Sequence[Extents]:
     for a in range(first, len(x.axes)):
         if open_factors(x.axes[a]):
             raise Refused(f"normalises over axis {a}, which has padding")
-    keep = s.op.name == "rms_norm"
+    keep = s.op.name == "rms_norm" and s.attr("epsilon") > 0
     axes = tuple(x.axes if keep else map(plain, x.axes))
     fine = all(k.finite for k in s.known) and s.attr("epsilon") > 0
     return [Extents(axes, fine)]
@@ -174,6 +175,8 @@ def _cumsum(s: Site) -> Sequence[Extents]:
 
 def _trilu(s: Site) -> Sequence[Extents]:
     x = s.known[0]
+    if any(map(scattered, x.axes[-2:])):
+        raise Refused("draws a diagonal through several dimensions in one")
     return [Extents(x.axes, x.finite, min(x.low, 0.0))]
 
 
@@ -184,7 +187,7 @@ def _mask_product(s: Site, sides: Sequence[tuple[int, Sequence[int]]]) -> bool:
     opened = [_opened(s, i, axes) for i, axes in sides]
     if not any(opened):
         return False
-    zero = [_is_zero(s, i, axes) for i, axes in sides]
+    zero = [is_zero(s, i, axes) for i, axes in sides]
     sizes = [s.values[i].type.size for i, _ in sides]
     ways = []
     for a in (False, True):
@@ -240,7 +243,7 @@ def _conv(s: Site) -> Sequence[Extents]:
     spatial = [a for a in range(2, len(x.axes)) if open_factors(x.axes[a])]
     for a in spatial:
         _need_step_one(s, a)
-    if spatial and not (len(spatial) == 1 and _is_zero(s, 0, spatial)):
+    if spatial and not (len(spatial) == 1 and is_zero(s, 0, spatial)):
         s.hide_operand(0, spatial, 0.0)
     out = [plain(x.axes[0]), *(s.seen(a) for a in range(1, len(x.axes)))]
     weights = s.values[1].type.static_shape

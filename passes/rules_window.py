@@ -104,7 +104,9 @@ def _pool_of_padding(op: Op, e: Emit) -> Value | None:
     out = op.result.type.static_shape
     if not sees_padding_only(x.type.static_shape[2:], out[2:], kernel, strides, dilations, lo):
         return None
-    return e.broadcast(e.scalar(0.0, x), out)
+    if op.name == "max_pool" and x.type.dtype.kind != "float":
+        return None
+    return e.broadcast(e.scalar(-math.inf if op.name == "max_pool" else 0.0, x), out)
 
 
 def _avg_pool(op: Op, e: Emit) -> Value:
@@ -152,6 +154,8 @@ def _lrn(op: Op, e: Emit) -> Value:
 
 WINDOW_RULES = (
     Rule("max-pool-ceil", "max_pool", _pool_floor, "exact", "ceil mode = more padding behind."),
+    Rule("max-pool-of-padding", "max_pool", _pool_of_padding, "exact",
+         "Every window lies in the padding: the greatest of nothing is -inf."),
     Rule("max-pool-rank", "max_pool", _pool_rank, "exact", "max over a box = max over its sides."),
     Rule("sum-pool-of-padding", "sum_pool", _pool_of_padding, "exact",
          "Every window lies in the padding: the sum of nothing."),

@@ -162,6 +162,8 @@ class Claims:
 
     def _told(self, tag: int) -> str:
         number, stick = tag >> TAG_BITS, tag & (1 << TAG_BITS) - 1
+        if not 0 <= number < len(self.names):
+            return "a stick of no value"  # claims that count beyond all sticks
         return f"stick {stick} of {_value(self.names[number])}"
 
     def _tensor(self, claim: Claim) -> tuple[int, Tensor]:
@@ -305,7 +307,7 @@ class Claims:
             return f"takes other lanes than those of {_value(tensor.name)} as operand {i}"
         have = known[0] + (at.base - begin) // walk.parts
         turn = where(claim.made if made else claim.turn, moment) * sticks_of(tensor)
-        want = known[1] + ((number << TAG_BITS) + turn + origin.stick)
+        want = known[1] + ((number << TAG_BITS) + _within_bits(turn + origin.stick))
         if mask is not None:
             have, want = have[mask], want[mask]
         if walk.width > 1:
@@ -341,6 +343,13 @@ def _groups(operand: Operand, counts: tuple[int, ...]) -> Walk:
 
 def _moved(operand: Operand, by: int, moment: Moment) -> Operand:
     return replace(operand, base=core_value(operand.base, moment.core) + by)
+
+
+def _within_bits(stick: int) -> int:
+    """As it is, below 0 too where a window begins in a border; far ones come round, so that a tag
+    has 64 bits whatever claims say."""
+    half = 1 << TAG_BITS - 1
+    return (stick + half) % (2 * half) - half
 
 
 def _cores(mask: int) -> tuple[int, ...]:

@@ -60,6 +60,12 @@ class Access:
         return self.event.launch, self.instr.op, self.instr.note
 
     @property
+    def value(self) -> tuple[int, int] | None:
+        """The same for all that write parts of one value in a launch; None if nobody says which."""
+        intents = self.instr.intents
+        return (self.event.launch, intents[0].claims[0].tensor) if intents else None
+
+    @property
     def in_part(self) -> bool:
         """Whether it may leave some bytes of what it writes as they were."""
         return self.instr.op in ELEMENTWISE or format_of(self.instr.operands[0].dtype).bits < 16
@@ -211,11 +217,14 @@ class Races:
 
         What a fill leaves in a border may all be written over later, which loses nothing. An
         exchange gives each core the box around what it reads: one of its sends may lie in a gap.
+        Of a value that is read in part the other parts are no loss, where claims tell the value.
         """
-        read = {access.exchange for site, access in self._results.items() if site in self._useful}
+        useful = [access for site, access in self._results.items() if site in self._useful]
+        read, values = {access.exchange for access in useful}, {access.value for access in useful}
         for site, access in self._results.items():
             gap = access.instr.op == "send" and access.exchange in read
-            if site not in self._useful and access.instr.op != "fill" and not gap:
+            part = access.value is not None and access.value in values
+            if site not in self._useful and access.instr.op != "fill" and not gap and not part:
                 yield access, "what nothing ever reads, on no core and trip"
         for shadow in self._shadows.values():
             unread = np.flatnonzero(shadow.unread)

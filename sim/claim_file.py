@@ -7,6 +7,7 @@ of a tuple, or which of the tuples before, in order of their ends, stands here a
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -30,6 +31,8 @@ from .isa import (
 Tree: TypeAlias = "int | str | tuple[Tree, ...]"
 INT, TEXT, TUPLE, AGAIN = range(4)
 DEPTH = 16
+NODES = 1 << 26
+"""Of a tree, what stands in it again counted again: beyond any program, and soon read."""
 
 
 def pack_claims(program: Program) -> bytes:
@@ -201,7 +204,7 @@ def _int(tree: Tree) -> int:
 
 
 def _odd(tree: Tree) -> ObjectError:
-    return ObjectError(f"claims: {str(tree)[:60]} stands where something else should")
+    return ObjectError(f"claims: {reprlib.repr(tree)[:60]} stands where something else should")
 
 
 @dataclass
@@ -233,30 +236,50 @@ class _Writer:
         self.out.append(left)
 
 
+@dataclass(frozen=True)
+class _Known:
+    """A tuple that was read, how many nodes it has and how deep they stand."""
+
+    tree: Tree
+    nodes: int
+    height: int
+
+
 @dataclass
 class _Reader:
     data: bytes
     at: int = 0
-    known: list[Tree] = field(default_factory=list)
+    known: list[_Known] = field(default_factory=list)
 
     def tree(self, depth: int = 0) -> Tree:
+        return self._read(depth).tree
+
+    def _read(self, depth: int) -> _Known:
         head = self._head()
         kind, value = head & 3, head >> 2
         if kind == INT:
-            return -(value + 1 >> 1) if value & 1 else value >> 1
+            return _Known(-(value + 1 >> 1) if value & 1 else value >> 1, 1, 0)
         if kind == AGAIN:
             if value >= len(self.known):
                 raise self.error(f"tuple {value} is not one of the {len(self.known)} before")
-            return self.known[value]
+            known = self.known[value]
+            if depth + known.height > DEPTH:
+                raise self.error(f"tuple {value} stands too deep")
+            return known
         if value > len(self.data) - self.at or depth == DEPTH:
             raise self.error(f"{value} items cannot fit, or stand too deep")
         if kind == TEXT:
             self.at += value
             try:
-                return self.data[self.at - value : self.at].decode()
+                return _Known(self.data[self.at - value : self.at].decode(), 1, 0)
             except UnicodeDecodeError:
                 raise self.error("a name is not UTF-8 text") from None
-        made = tuple([self.tree(depth + 1) for _ in range(value)])
+        items = [self._read(depth + 1) for _ in range(value)]
+        nodes = 1 + sum(item.nodes for item in items)
+        if nodes > NODES:
+            raise self.error(f"there are more than {NODES} numbers and texts")
+        height = 1 + max((item.height for item in items), default=0)
+        made = _Known(tuple(item.tree for item in items), nodes, height)
         self.known.append(made)
         return made
 

@@ -79,7 +79,7 @@ def choose(
         number = max(numbers, key=lambda i: (math.prod(buckets[i].sizes.values()), -i))
         return _chosen(program, number, buckets[number].sizes)
     true = _true_sizes(program, given, origin)
-    fits = [i for i in numbers if all(true[d] <= n for d, n in buckets[i].sizes.items())]
+    fits = [i for i in numbers if _takes(buckets[i], true)]
     if not fits:
         among = ", ".join(buckets[i].name for i in numbers)
         raise SpyrecError(f"{origin}: {_shown(true)} fits into no bucket of {among}")
@@ -89,6 +89,11 @@ def choose(
 
 def _matches(bucket: Bucket, wanted: Sizes) -> bool:
     return all(bucket.sizes.get(dim) == size for dim, size in wanted.items())
+
+
+def _takes(bucket: Bucket, true: Sizes) -> bool:
+    with _told(bucket.name, "sizes"):
+        return all(true[dim] <= size for dim, size in bucket.sizes.items())
 
 
 def _shown(sizes: Sizes) -> str:

@@ -14,6 +14,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,9 +59,10 @@ class Cache:
         try:
             plan, warnings = _read_facts(facts.read_bytes())
             code = objfile.load_program(program)
-            os.utime(facts)
         except (OSError, SimError, ValueError, RecursionError):
             return None
+        with suppress(OSError):  # in somebody else's folder, say
+            os.utime(facts)
         return Entry(code, plan, warnings)
 
     def store(self, key: str, entry: Entry) -> None:

@@ -395,6 +395,7 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     "max-pool-ceil": lambda d: _pool("max_pool", d.int(1, 3), ceil_mode=True)(d),
     "max-pool-rank": lambda d: _pool("max_pool", d.pick(1, 3), ceil_mode=False)(d),
     "sum-pool-rank": lambda d: _pool("sum_pool", d.pick(1, 3))(d),
+    "max-pool-of-padding": lambda d: of_padding(d, "max_pool"),
     "sum-pool-of-padding": lambda d: of_padding(d, "sum_pool"),
     "avg-pool": _avg_pool,
     "lrn": _lrn,

@@ -167,6 +167,13 @@ def test_forged_facts_of_a_bucket_are_errors(
         spyrec.simulate(replace(program, code=forged), text(50))
 
 
+def test_a_bucket_of_other_dimensions_is_an_error(program: spyrec.Program) -> None:
+    first, *rest = program.code.buckets
+    forged = replace(program.code, buckets=(replace(first, sizes={"other": 64}), *rest))
+    with pytest.raises(ObjectError, match="does not say its sizes as a program with buckets must"):
+        spyrec.simulate(replace(program, code=forged), text(50))
+
+
 def product(rows: str, columns: str) -> onnx.ModelProto:
     """y = x^T x"""
     nodes = [helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0]),

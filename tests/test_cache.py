@@ -260,6 +260,18 @@ def test_files_of_others_are_left_alone(cache: Cache) -> None:
     assert not abandoned.exists()
 
 
+def test_a_folder_that_only_others_may_change_is_read(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled(cache)
+
+    def refuse(*_: Any) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "utime", refuse)
+    assert compiled(cache).from_cache
+
+
 def test_without_a_usable_folder_it_compiles(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     assert not any(compiled(Cache(tmp_path / "file")).from_cache for _ in range(2))

@@ -7,13 +7,25 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import test_end_to_end as end_to_end
+from small_models import Graph, module, run_binary
 
 from spyrec.driver import compile_module
+from spyrec.ir.core import Value
+from spyrec.ir.types import dtype
 from spyrec.passes.manager import Target
 from spyrec.sim.check import find_hazards
-from spyrec.sim.claim_file import pack_claims, with_claims, without_claims
+from spyrec.sim.claim_file import (
+    AGAIN,
+    INT,
+    TUPLE,
+    _Writer,
+    pack_claims,
+    with_claims,
+    without_claims,
+)
 from spyrec.sim.device import load_device
 from spyrec.sim.errors import AsmError, ObjectError
 from spyrec.sim.isa import Affine, Claim, Extent, Instr, Intent, Loop, Program, Stream, instructions
@@ -100,6 +112,16 @@ def test_an_address_that_is_legal_otherwise_is_told_by_what_it_holds() -> None:
     assert any("which holds stick 1 of %x in place of stick 0 of %x" in text for text in texts)
 
 
+def test_parts_of_a_value_that_nothing_reads_are_no_finding() -> None:
+    """All of x is written over: of both tensors side by side only some rows are read."""
+    def replaced(g: Graph, x: Value, new: Value) -> list[Value]:
+        rows = g.constant(np.array([[1], [0], [2]]), dtype("i64"))
+        return [g("scatter_nd", x, rows, new)]
+
+    shape = (3, 65, 3)
+    run_binary(module(replaced, ("x", shape, "f32"), ("new", shape, "f32")))
+
+
 def test_claims_of_another_program_are_refused() -> None:
     one, other = program("softmax"), program("conv")
     with pytest.raises(ObjectError, match="claims: "):
@@ -123,6 +145,51 @@ def test_damaged_claims_are_refused() -> None:
     for size in range(1, len(data), max(1, len(data) // 100)):
         with pytest.raises(ObjectError):
             with_claims(bare, data[:size])
+
+
+def _packed(*heads: tuple[int, int]) -> bytes:
+    """Claims written number by number: (kind, value) each."""
+    out = _Writer()
+    for kind, value in heads:
+        out._head(kind, value)
+    return bytes(out.out)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "said"),
+    [
+        # Each tuple is the one before, twice: 2 ** 30 numbers in 96 bytes.
+        (((TUPLE, 1), (INT, 0), *(((TUPLE, 2), (AGAIN, i), (AGAIN, i)) for i in range(29))),
+         "stands too deep"),
+        # Each tuple is the one before: as deep as the file is long.
+        (((TUPLE, 1), (INT, 0), *(((TUPLE, 1), (AGAIN, i)) for i in range(999))),
+         "stands too deep"),
+        # 999 times one tuple of 999 times one tuple of 999 numbers.
+        (((TUPLE, 999), *((INT, 0),) * 999, *(((TUPLE, 999), *((AGAIN, i),) * 999)
+          for i in range(2))), "there are more than 67108864 numbers and texts"),
+    ],
+    ids=["doubled", "nested", "wide"],
+)  # fmt: skip
+def test_small_claims_that_say_endlessly_much(tensors: Any, said: str) -> None:
+    """A file of two kilobytes kept the reader busy for ever: what stands again was not counted."""
+    heads: list[tuple[int, int]] = []
+    for item in tensors:
+        heads += [item] if isinstance(item[0], int) else item
+    blob = _packed((TUPLE, 3), (TUPLE, sum(kind == TUPLE for kind, _ in heads)), *heads)
+    with pytest.raises(ObjectError, match=said):
+        with_claims(without_claims(program("matmul_of_two_inputs")), blob)
+
+
+def test_claims_beyond_all_sticks_are_findings() -> None:
+    """They were an IndexError where the finding names what is there."""
+    far = Affine(0, (2**39,) * 3, ())
+    code = changed(program("softmax"), lambda i: replace(i, intents=tuple(
+        replace(intent, claims=tuple(replace(c, at=(far,) * len(c.at)) for c in intent.claims))
+        for intent in i.intents)))  # fmt: skip
+    assert find_hazards(code, DEVICE)
+    turned = changed(program("softmax"), lambda i: replace(i, intents=tuple(
+        claim(intent, made=Affine(-(2**39))) for intent in i.intents)))  # fmt: skip
+    assert any(f.kind == "astray" for f in find_hazards(turned, DEVICE))
 
 
 def first_intent(code: Program, change: Callable[[Intent], Intent]) -> Program:

@@ -13,7 +13,8 @@ from small_models import Graph
 from spyrec.ir.core import Value
 from spyrec.ir.errors import PassError
 from spyrec.ir.types import dtype
-from spyrec.passes.extents import Factor, axis_of, fixed, regrouped, seen
+from spyrec.passes.extents import Factor, axis_of, fixed, regrouped, scattered, seen
+from spyrec.passes.padding_moves import UNTOLD, UNTOLD_WRITE
 
 X = ("x", (-1, 6), "f32")
 WIDE = ("x", (-1, 11), "f32")  # longer than any open size
@@ -161,6 +162,28 @@ def test_no_mask_where_the_input_is_zero_already() -> None:
     assert [op for op, _ in same_as_exact(gram, X).masks] == ["matmul", "matmul"]
 
 
+def test_rows_of_zeros_without_an_epsilon_are_not_zero() -> None:
+    """0 / 0 in padding, of which a sum must not get anything."""
+    def make(g: Graph, n: int, x: Value) -> list[Value]:
+        y = g("rms_norm", x, const(g, np.ones(6)), axis=1, epsilon=0.0)
+        return [g("matmul", g("transpose", y, perm=(1, 0)), g("sigmoid", x))]
+
+    same_as_exact(make, X)
+
+
+def test_indices_that_padding_makes_name_what_is_there() -> None:
+    """Of padding, which is 0, they are one beyond the end."""
+    def make(g: Graph, n: int, x: Value) -> list[Value]:
+        two, six = const(g, 2, "i64"), const(g, 6, "i64")
+        places = g("where", g("eq", x, const(g, 0)), six, two)
+        pairs = g("slice", places, starts=(0, 0), sizes=(n, 2), steps=(1, 1))
+        table = const(g, np.arange(36).reshape(6, 6))
+        return [g("gather", table, places, axis=0), g("gather_nd", table, pairs),
+                g("gather_elements", x, places, axis=1)]
+
+    same_as_exact(make, X)
+
+
 def test_macs_are_counted_as_products_of_sizes() -> None:
     found = padded(attend, 8, ("x", (1, -1, 6), "f32"))
     assert {dims: n for n, dims in found.macs} == {
@@ -174,7 +197,47 @@ def refused(make: Make, *inputs: Any) -> str:
     return str(caught.value)
 
 
+def twice(g: Graph, n: int, x: Value) -> Value:
+    """An axis of 2 n, of which padding is the end of either half."""
+    y = g("transpose", g("reshape", x, shape=(n, 2, 3)), perm=(1, 0, 2))
+    return g("reshape", y, shape=(2 * n, 3))
+
+
 REFUSED: dict[str, tuple[Make, str]] = {
+    "diagonal": (
+        lambda g, n, x: [g("trilu", twice(g, n, x), upper=False, k=-4)],
+        "buckets: trilu %trilu: it draws a diagonal through several dimensions in one "
+        "(from unknown)",
+    ),
+    "moving part": (
+        lambda g, n, x: [g("add", x, g("slice", const(g, np.ones((30, 6))), starts=(n, 0),
+                                       sizes=(n, 6), steps=(1, 1)))],
+        "buckets: slice %slice: it begins at 8, 2, 3, 5, 7 along axis 0: where it begins follows "
+        "the size (from unknown)",
+    ),
+    "look-up behind padding": (
+        lambda g, n, x: [g("gather", twice(g, n, x), const(g, [3], "i64"), axis=0)],
+        f"buckets: gather %gather: it {UNTOLD} (from unknown)",
+    ),
+    "look-ups behind padding": (
+        lambda g, n, x: [g("gather_nd", twice(g, n, x), const(g, [[3]], "i64"))],
+        f"buckets: gather_nd %gather_nd: it {UNTOLD} (from unknown)",
+    ),
+    "write behind padding": (
+        lambda g, n, x: [g("scatter_nd", twice(g, n, x), const(g, [[3]], "i64"),
+                           const(g, np.ones((1, 3))))],
+        f"buckets: scatter_nd %scatter_nd: it {UNTOLD_WRITE} (from unknown)",
+    ),
+    "write at the end": (
+        lambda g, n, x: [g("scatter_nd", x, const(g, [[-1]], "i64"), const(g, np.ones((1, 6))))],
+        f"buckets: scatter_nd %scatter_nd: it {UNTOLD_WRITE} (from unknown)",
+    ),
+    "rows from the end": (
+        lambda g, n, x: [g("scatter_nd", const(g, np.ones((12, 6))),
+                           const(g, np.arange(n)[:, None] - 9, "i64"), x)],
+        "buckets: scatter_nd %scatter_nd: it writes padding at places that are not known to be one "
+        "after the other (from unknown)",
+    ),
     "reverse": (
         lambda g, n, x: [g("reverse", x, axes=(0,))],
         "buckets: reverse %reverse: it turns an axis round whose end is padding (from unknown)",
@@ -322,6 +385,9 @@ def test_extents() -> None:
     assert seen([{"n": 8}, {"n": 3}], [16, 6]) is None
     assert seen([{"n": 8}, {"n": 3}], [5, 5]) == fixed(5)
     assert axis_of([Factor(1), Factor(2), Factor(3), n, Factor(1)]) == (Factor(6), n)
+    assert [scattered(a) for a in ((), fixed(6), (n, Factor(2)), (Factor(2), n), (n, n))] == [
+        False, False, False, True, True,
+    ]
     assert regrouped([(n,), fixed(12)], [8, 3, 4]) == ((n,), fixed(3), fixed(4))
     assert regrouped([(n,), fixed(12)], [24, 4]) == ((n, Factor(3)), fixed(4))
     assert regrouped([(n,), fixed(12)], [2, 48]) is None

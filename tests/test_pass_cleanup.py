@@ -14,6 +14,7 @@ from spyrec.passes.canonicalize import canonicalize
 from spyrec.passes.cse import attr_key, merge_equal
 from spyrec.passes.dce import remove_dead
 from spyrec.passes.fold import fold_constants
+from spyrec.passes.merge_moves import merge_moves
 from spyrec.passes.rules_canonical import CANONICAL_RULES, widens
 
 
@@ -271,3 +272,15 @@ def test_dce_keeps_what_regions_read() -> None:
     slim = remove_dead(module(lines, X, "c: tensor<bool>"))
     assert ops(slim) == ["exp", "if"]
     assert [op.name for op in slim.body.ops[1].regions[0].ops] == ["neg"]
+
+
+def test_moves_that_show_only_padding_read_nothing() -> None:
+    before = module(
+        "%e = exp(%x) : tensor<2x3xf32>\n"
+        "%p = pad(%e) {lo = (0, 0), hi = (2, 0), value = 1.5} : tensor<4x3xf32>\n"
+        "%y = slice(%p) {starts = (2, 1), sizes = (2, 1), steps = (1, 1)} : tensor<2x1xf32>", X,
+    )  # fmt: skip
+    assert body(merge_moves(before)) == [
+        "%c = constant {value = dense<2x1xfloat32, [1.5, 1.5]>} : tensor<2x1xf32>",
+        'output "y" = %c',
+    ]

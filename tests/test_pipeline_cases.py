@@ -28,6 +28,20 @@ FOUND = {
         : tensor<1x70x9x9xf32>
       %y = sub(%m, %x) : tensor<1x70x9x9xf32>
       output "y" = %y""",
+    "a result that cores share": """
+      // all heads read one exp, which several cores make and stored at the same time
+      input %x: tensor<1x65x80xf32>
+      input %z: tensor<3x65x80xf32>
+      %e = exp(%x) : tensor<1x65x80xf32>
+      %y = add(%z, %e) : tensor<3x65x80xf32>
+      output "e" = %e
+      output "y" = %y""",
+    "windows that begin in the border": """
+      // seen by the checker only: the stick before the first is that of no other value
+      input %x: tensor<2x3x20xf32>
+      %y = max_pool(%x) {kernel = (3,), strides = (1,), pads = (2, 1), dilations = (2,)}
+        : tensor<2x3x19xf32>
+      output "y" = %y""",
     "one operand twice": """
       // a move of one tensor to two places has one operand
       input %x: tensor<4xf32>

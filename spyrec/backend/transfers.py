@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from spyrec.ir.core import Op, Value
@@ -15,6 +16,7 @@ from .address import (
     border,
     limit,
     loop_strides,
+    mask_of,
     strides_along,
     tail,
     unit_of,
@@ -51,33 +53,42 @@ def load(places: Places, op: Op, body: Body, path: Path) -> None:
 
 
 def store(places: Places, op: Op, body: Body, path: Path) -> None:
-    """Results that live in the scratchpads were computed in place; others go to card memory."""
+    """Results that live in the scratchpads were computed in place; others go to card memory, each
+    part once: of the cores that share a part of a small result all compute it."""
     i = whole_number(op, "result")
     r = places.op.results[i]
     if r in places.ctx.homes:
         return
     place = places.of[op.operands[0]]
     assert place.buffer is not None
-    instr = places.noted(transfer(places, "store", r, place, path, f"r{i}"), f"store %{r.name}", op)
+    made = transfer(places, "store", r, place, path, f"r{i}")
+    first = (cores[0] for cores in _alike(places, places.nest.out_maps[i]))
+    made = replace(made, where=mask_of(first, places.ctx.cores))
+    instr = places.noted(made, f"store %{r.name}", op)
     body.items.append(Stmt("ms", instr, (place.buffer,), ()))
 
 
 def sharing(places: Places, m: Map) -> tuple[int, ...]:
     """Masks of cores that need the same tiles of an operand, at most ``multicast_max`` each; ()
     when none do."""
-    by_box: dict[object, list[int]] = {}
-    for c, r in enumerate(places.frame.ranges):
-        if all(n for _, n in r):
-            key = tuple(r[d] for d in range(len(r)) if spans(m, d))
-            by_box.setdefault(key, []).append(c)
     most = places.ctx.device.hbm.multicast_max
     groups = []
-    for cores in by_box.values():
+    for cores in _alike(places, m):
         parts = -(-len(cores) // most)
         size = -(-len(cores) // parts)
         for i in range(0, len(cores), size):
             groups.append(sum(1 << c for c in cores[i : i + size]))
     return tuple(groups) if any(g.bit_count() > 1 for g in groups) else ()
+
+
+def _alike(places: Places, m: Map) -> list[list[int]]:
+    """The busy cores in groups that work on the same part of a tensor."""
+    by_box: dict[object, list[int]] = {}
+    for c, r in enumerate(places.frame.ranges):
+        if all(n for _, n in r):
+            key = tuple(r[d] for d in range(len(r)) if spans(m, d))
+            by_box.setdefault(key, []).append(c)
+    return list(by_box.values())
 
 
 def transfer(
