@@ -11,9 +11,11 @@ from .canonicalize import Canonicalize
 from .cse import Cse
 from .dce import Dce
 from .decompose import Decompose
+from .find_attention import FindAttention
 from .fold import Fold
 from .fuse import Fuse
 from .hbm_plan import HbmPlan
+from .join_products import JoinProducts
 from .legalize_dtypes import LegalizeDtypes
 from .limits import Limits
 from .lower_tiles import LowerTiles
@@ -32,7 +34,9 @@ PIPELINE: Pipeline = (
     PullScales(),  # before quantised weights become floats
     Fold(),  # shape arithmetic and constant weights
     Cse(),  # exporters repeat themselves
+    FindAttention(),  # when scales and masks are constants
     AttentionBlocks(),  # while attention is one op; masks are constants by now, and equal ones one
+    JoinProducts(),  # before what follows them is taken apart, which the price depends on
     Decompose(),  # what is left the device has
     Canonicalize(),  # rules leave reshapes and identities behind
     Fold(),  # and constants: masks, interpolation matrices, scaled weights

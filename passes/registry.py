@@ -11,7 +11,9 @@ from .canonicalize import Canonicalize
 from .cse import Cse
 from .dce import Dce
 from .decompose import Decompose
+from .find_attention import FindAttention
 from .fold import Fold
+from .join_products import JoinProducts
 from .legalize_dtypes import LegalizeDtypes
 from .limits import Limits
 from .manager import Pass, Registry
@@ -23,6 +25,8 @@ PASSES: dict[str, type[Pass]] = {
     PullScales.name: PullScales,
     Fold.name: Fold,
     Cse.name: Cse,
+    FindAttention.name: FindAttention,
+    JoinProducts.name: JoinProducts,
     AttentionBlocks.name: AttentionBlocks,
     Dce.name: Dce,
     Decompose.name: Decompose,

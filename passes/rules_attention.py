@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -60,18 +61,24 @@ Block(first=64, last=128, start=0, stop=128, all=False))
 
 def seen_by(op: Op, masks: Sequence[Array | None]) -> Array | None:
     """Which keys each query row sees; None when the mask is not a constant. A number hides a key
-    when it is -inf, or so low that it stands for that."""
+    when it is -inf, or so low that it stands for that; so does the number of what is not seen."""
     rows, columns = op.operands[0].type.static_shape[2], op.operands[1].type.static_shape[2]
     seen: Array = np.tri(rows, columns, dtype=np.bool_) if op.attrs["causal"] else np.ones((), bool)
     for mask in masks:
         if mask is None:
             return None
-        seen = seen & (mask if mask.dtype == np.bool_ else mask > HIDDEN)
-    return np.atleast_2d(seen)
+        seen = seen & (mask if mask.dtype == np.bool_ else mask > hidden_from(mask.dtype))
+    return np.atleast_2d(seen) if number(op, "hidden") <= HIDDEN else None
 
 
 HIDDEN = -1e30
 """A mask that is added hides from here down: no score of 32 bits and less comes near."""
+
+
+def hidden_from(kind: np.dtype[Any]) -> float:
+    """The same for numbers of ``kind``: those of 16 bits do not reach so far, and there the lowest
+    one stands for -inf."""
+    return max(HIDDEN, float(np.finfo(kind).min))
 
 
 def _attention(op: Op, e: Emit) -> Value:
@@ -95,14 +102,16 @@ def _attention(op: Op, e: Emit) -> Value:
             v = e.reshape(v, (batch, groups, 1, columns, v.type.static_shape[3]))
             masks = [_mask_for(e, m, heads, (groups, share), merge=False) for m in masks]
         blocks = blocks_of(rows, columns, int_attr(op, "rows"), seen)
-    done = [_block(e, b, q, keys, v, masks, factor) for b in blocks]
+    done = [_block(e, b, q, keys, v, masks, factor, number(op, "hidden")) for b in blocks]
     return e.reshape(e.concat(done, done[0].type.rank - 2), op.result.type.static_shape)
 
 
 def _block(
-    e: Emit, b: Block, q: Value, keys: Value, values: Value, masks: Sequence[Value], factor: float
+    e: Emit, b: Block, q: Value, keys: Value, values: Value, masks: Sequence[Value], factor: float,
+    hidden: float,
 ) -> Value:
-    """softmax(q keys factor, masked) values for the rows of a block and the keys they see.
+    """softmax(q keys factor, masked) values for the rows of a block and the keys they see; a bool
+    mask gives ``hidden`` to those that they do not.
 
     ``q`` is [.., rows, depth], ``keys`` [.., depth, columns], ``values`` [.., columns, n], and the
     masks broadcast to [.., rows, columns].
@@ -118,7 +127,9 @@ def _block(
         if hides and b.all:
             continue
         m = _cut(e, _cut(e, m, 2, b.first, height), 1, b.start, width)
-        scores = e.where(m, scores, -math.inf) if hides else e.add(scores, m)
+        if not hides and e.splat(m) == 0:  # softmax does not see the sign of a zero
+            continue
+        scores = e.where(m, scores, hidden) if hides else e.add(scores, m)
     return e.op("matmul", e.op("softmax", scores, axis=rank - 1), values)
 
 

@@ -16,7 +16,7 @@ from spyrec.ir.types import DType
 from .emit import Emit
 from .rule import Build, Rule
 from .rules_heads import SHARED_HEADS
-from .rules_reduce import drop_keepdims, ints
+from .rules_reduce import drop_keepdims, int_attr, ints
 
 BROADCASTING = (
     "add", "sub", "mul", "div", "pow", "mod", "min", "max", "and", "or", "xor", "eq", "ne", "lt",
@@ -175,6 +175,13 @@ def _concat(op: Op, e: Emit) -> Value | None:
     return op.operands[0] if len(op.operands) == 1 else None
 
 
+def _concat_same(op: Op, e: Emit) -> Value | None:
+    x = op.operands[0]
+    if len(set(op.operands)) > 1 or x.type.shape[int_attr(op, "axis")] != 1:
+        return None
+    return e.op("broadcast_to", x, shape=op.result.type.shape)
+
+
 def _same_type(op: Op, e: Emit) -> Value | None:
     """The operand, when the op's attributes say that nothing changes."""
     (x,) = op.operands
@@ -272,6 +279,7 @@ CANONICAL_RULES: tuple[Rule, ...] = (
     _exact("slice", "slice", _slice, "Chains merge; taking everything goes."),
     _exact("pad-nothing", "pad", _pad, "Padding by nothing."),
     _exact("concat-one", "concat", _concat, "One operand alone."),
+    _exact("concat-same", "concat", _concat_same, "One element again and again is a broadcast."),
     _exact("split-one", "split", _split, "One part alone."),
     *(_exact(f"idle-{n}", n, _same_type, "Attributes that change nothing.")
       for n in ("tile", "reverse", "clip", "resize")),

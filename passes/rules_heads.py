@@ -36,7 +36,7 @@ def repeat_of(e: Emit, x: Value) -> Repeat | None:
     spec: MoveSpec | None = None
     v, ops = x, []
     while v.type.size == x.type.size:
-        op = e.made_by(v, "reshape", "broadcast_to", "identity")
+        op = e.made_by(v, "reshape", "broadcast_to", "tile", "identity")
         step = None if op is None else as_move(op)
         spec = step if spec is None or step is None else compose(step, spec, 0)
         if op is None or spec is None:

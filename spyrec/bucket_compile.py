@@ -193,15 +193,15 @@ def compile_buckets(
     the IR of the largest bucket, the plan of each (``{"buckets": {name: plan}}``, which may be
     given as well as one plan for all), and the sentences on what is odd in the model."""
     made = family(load, buckets)
+    modules = [p.module.with_attrs(one_image=True) for _, p in made.buckets]  # of the weights
     if plan is not None:
         each = plan.get("buckets", {})
         pins = [each.get(_label(s)) if "buckets" in plan else plan for s, _ in made.buckets]
-        done = [build(p.module, pin) for (_, p), pin in zip(made.buckets, pins, strict=True)]
+        done = [build(m, pin) for m, pin in zip(modules, pins, strict=True)]
     else:
-        done = [build(p.module, None) for _, p in made.buckets]
+        done = [build(m, None) for m in modules]
         done = [
-            _as_stored(build, p.module, one, done[-1])
-            for (_, p), one in zip(made.buckets, done, strict=True)
+            _as_stored(build, m, one, done[-1]) for m, one in zip(modules, done, strict=True)
         ]
     plans = {_label(s): c.plan for (s, _), c in zip(made.buckets, done, strict=True)}
     odd: Any = done[-1].module.attrs.get("warnings", ())

@@ -31,6 +31,8 @@ that names the node.
 * `If` is resolved on import, so its condition must be known by then: see `--const`.
 * `NonZero` and other operators whose result size depends on data must have constant operands.
 * Control flow by `Loop` and `Scan`, sequences, strings and other domains are not imported.
+* Attention that is spelled out (`MatMul`, `Mul` or `Div`, `Add` or `Where`, `Softmax`, `MatMul`) is
+  compiled like `Attention`.
 
 | operator | since opset |
 |---|---|

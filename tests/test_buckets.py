@@ -21,6 +21,7 @@ from pt2_files import Draft, symbol
 import spyrec
 from examples.make_models import VOCABULARY, reader
 from spyrec import bucket_compile, buckets, cli
+from spyrec.passes.pipeline import PIPELINE
 from spyrec.sim.errors import ObjectError
 from spyrec.sim.link import bucket_program
 from spyrec.sim.objfile import dump, loads
@@ -62,7 +63,8 @@ def test_outputs_are_those_of_the_true_length(
 
 def test_a_full_bucket_is_bit_for_bit_a_program_for_that_length(program: spyrec.Program) -> None:
     given = text(64)
-    alone = spyrec.simulate(spyrec.compile(reader(), bind={"seq": 64}), given)
+    kept = [p for p in PIPELINE if p.name != "join-products"]  # whose weights fit all buckets
+    alone = spyrec.simulate(spyrec.compile(reader(), bind={"seq": 64}, passes=kept), given)
     mine = spyrec.simulate(program, given)
     np.testing.assert_array_equal(mine.outputs["hidden"], alone.outputs["hidden"])
     assert mine.total_cycles <= 1.05 * alone.total_cycles

@@ -230,7 +230,8 @@ def test_any_options_round_trip(step: Options) -> None:
     ("text", "message"),
     [
         ("dce,fusion", "no pass is called 'fusion'; known: attention-blocks, canonicalize, cse, "
-         "dce, decompose, fold, legalize-dtypes, limits, options, pull-scales, range-scale"),
+         "dce, decompose, find-attention, fold, join-products, legalize-dtypes, limits, options, "
+         "pull-scales, range-scale"),
         ("fold{limits=3}", "pass fold has no option limits; known: limit"),
         ("dce{a=1}", "pass dce has no option a; known: it has none"),
         ("fold{limit=many}", "pass fold: option limit takes a int, got 'many'"),

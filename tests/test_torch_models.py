@@ -75,7 +75,7 @@ def test_experts_as_transformers_spells_them(implementation: str, tokens: int) -
 
 def check_shared(session: Any) -> None:
     """Prefill and decode have one image of nearly all weights, and one room for each state."""
-    (_, prefill), (_, decode) = session._loaded
+    [prefill], [decode] = (parts.values() for _, parts in session._loaded)
     assert len(decode.kept) >= 4 and all(k.in_place for k in (*prefill.kept, *decode.kept))
     assert [k.state.piece for k in prefill.kept] == [k.state.piece for k in decode.kept]
     weights = [p for p in session.card.memory.allocations if p.constant]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from spyrec.ir.types import TensorType
@@ -154,25 +156,25 @@ def _check_mask(types: Types, site: Site) -> None:
 
 def _eval_attention(arrays: Arrays, attrs: Attrs, types: Types) -> Arrays:
     """softmax(q k^T scale + mask) v. A bool mask hides where it is false; causal lets query i
-    see keys 0..i."""
+    see keys 0..i; ``hidden`` stands for the scores that either hides."""
     q, k, v, *mask = arrays
     batch, heads, rows, depth = q.shape
     groups, keys = k.shape[1], k.shape[2]
     scale = depth**-0.5 if attrs["scale"] is None else attrs["scale"]
-    hidden = np.zeros((rows, keys), q.dtype)
-    if attrs["causal"]:
-        hidden[np.triu_indices(rows, 1, keys)] = -np.inf
-    bias = np.broadcast_to(hidden, (batch, heads, rows, keys))
+    shape = (batch, heads, rows, keys)
+    seen = np.broadcast_to(np.tri(rows, keys, dtype=np.bool_) if attrs["causal"] else True, shape)
+    bias = np.broadcast_to(np.zeros((), q.dtype), shape)
     if mask and mask[0].dtype == np.bool_:
-        bias = np.where(mask[0], bias, q.dtype.type(-np.inf))
+        seen = seen & mask[0]
     elif mask:
-        bias = bias + mask[0]
+        bias = np.broadcast_to(mask[0], shape)
+    hidden = q.dtype.type(attrs["hidden"])
     result = np.empty((batch, heads, rows, v.shape[3]), q.dtype)
     for b in range(batch):
         for h in range(heads):
             g = h * groups // heads
             scores: Array = matmul(q[b, h], k[b, g].T) * scale + bias[b, h]
-            result[b, h] = matmul(softmax(scores, 1), v[b, g])
+            result[b, h] = matmul(softmax(np.where(seen[b, h], scores, hidden), 1), v[b, g])
     return (result,)
 
 
@@ -221,6 +223,7 @@ DEFS: tuple[OpDef, ...] = (
         {
             "scale": AttrSpec("float", None, "of the scores; None: 1 / sqrt(D)"),
             "causal": AttrSpec("bool", False, "query i sees keys 0..i only"),
+            "hidden": AttrSpec("float", -math.inf, "the score of a key that is not seen"),
             "rows": AttrSpec("int", 0, "queries that are computed at a time; 0: all"),
         },
         TENSOR,

@@ -85,7 +85,7 @@ def _sign(s: Site) -> Handle:
 
 def first(s: Site) -> str:
     """The name of the first argument: self, or input."""
-    return next(iter(s.args))
+    return next(iter(s.args), "self")
 
 
 def extreme(s: Site, op: str, a: Handle, b: Handle) -> Handle:
