@@ -57,7 +57,8 @@ class JoinProducts:
     ``worth``: the least share of the surroundings' time that must be gained. Programs that are
     loaded together share the weights that they store alike, so a change that one of them makes and
     another does not costs memory. ``worth_state``: the same for modules with state, which come in
-    pairs, prefill and decode. Programs with buckets, whose weights are one image, are left alone.
+    pairs, prefill and decode; with 1 they are left alone. Programs with buckets, whose weights are
+    one image, always are.
 
     Before -> after:
 
@@ -80,7 +81,7 @@ class JoinProducts:
     name: ClassVar[str] = "join-products"
     summary: ClassVar[str] = "Joins products of one tensor, or parts them, where that is faster."
     worth: float = 0.01
-    worth_state: float = 0.1
+    worth_state: float = 1.0
 
     def run(self, module: Module, target: Target) -> Module:
         if module.attrs.get("one_image"):

@@ -216,7 +216,7 @@ def test_what_is_not_worth_it_is_left_alone() -> None:
     m = heads(True)
     assert macs(JoinProducts(worth=0.99).run(m, TARGET)) == 3
     keeps_state = m.with_attrs(state=(("cache", "cache_next", None),))
-    assert macs(JoinProducts(worth_state=0.99).run(keeps_state, TARGET)) == 3
+    assert macs(JoinProducts().run(keeps_state, TARGET)) == 3
     assert macs(JoinProducts(worth=0.99, worth_state=0).run(keeps_state, TARGET)) == 1
 
 
