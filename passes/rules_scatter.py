@@ -41,6 +41,9 @@ def _scatter_nd(op: Op, e: Emit) -> Value | None:
     if known is not None and reduction == "none":
         rows = np.arange(places)
         rows[_flat_places(known, shape[:depth])] = places + np.arange(count)
+        if rows.min() >= places:  # nothing of x is left
+            taken = e.constant(rows - places, I64)
+            return e.reshape(e.op("gather", parts, taken, axis=0), shape)
         return e.reshape(_picked(e, whole, parts, e.constant(rows, I64)), shape)
     if places * count * (1 if reduction in ("none", "add") else width) > PAIRS_MAX:
         return None
