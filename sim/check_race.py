@@ -217,8 +217,8 @@ class Races:
 
         What a fill leaves in a border may all be written over later, which loses nothing. An
         exchange gives each core the box around what it reads: one of its sends may lie in a gap.
-        Of a value that is read in part the other parts are no loss, where claims tell the value; but
-        for what writes parts of sticks, of which claims do not tell which are there.
+        Of a value that is read in part the other parts are no loss, where claims tell the value,
+        but for what writes parts of sticks: claims do not tell which are there.
         """
         useful = [access for site, access in self._results.items() if site in self._useful]
         read, values = {access.exchange for access in useful}, {access.value for access in useful}
