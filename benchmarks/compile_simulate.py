@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -18,7 +15,8 @@ from dataclasses import asdict, dataclass
 from heapq import heappop, heappush
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from benchmarks.child import run
+
 MODELS = ("C02", "light_resnet50", "granite1", "granite40")
 GRANITE = "granite"  # and the number of layers: see benchmarks.granite; only timed
 HEAP_PAIRS = 1_000_000
@@ -69,24 +67,6 @@ def heap_seconds(clock: Callable[[], float] = time.perf_counter) -> float:
     return clock() - start
 
 
-def run(args: list[str]) -> tuple[float, float]:
-    """Seconds and peak MiB of a Python process; RuntimeError, with its words, when it fails.
-
-    This process stays small: a child starts with its parent's memory on its account.
-    """
-    with tempfile.TemporaryFile() as said:
-        start = time.perf_counter()
-        child = subprocess.Popen([sys.executable, *args], cwd=ROOT, stdout=said, stderr=said)
-        _, status, usage = os.wait4(child.pid, 0)
-        wall_s = time.perf_counter() - start
-        child.returncode = os.waitstatus_to_exitcode(status)
-        said.seek(0)
-        if child.returncode:
-            words = said.read().decode("utf-8", "replace").strip()
-            raise RuntimeError(f"{' '.join(args)}: exit code {child.returncode}: {words}")
-    return wall_s, usage.ru_maxrss / 1024
-
-
 def prepare(model: str, folder: Path) -> None:
     """Write the model's inputs, and the compile command's arguments, into ``folder``."""
     from spyrec import files
@@ -125,12 +105,13 @@ def measure(model: str, folder: Path) -> list[Measure]:
     found = []
     for step, command in steps.items():
         heap_s = heap_seconds()
-        wall_s, peak_mib = run(["-m", "spyrec", *command])
+        cost = run(["-m", "spyrec", *command])
         cycles = 0 if step == "compile" else json.loads(report.read_text("utf-8"))["total_cycles"]
-        found.append(Measure(model, step, wall_s, heap_s, peak_mib, cycles))
+        found.append(Measure(model, step, cost.wall_s, heap_s, cost.peak_mib, cycles))
     rate = folder / "rate.json"
-    _, peak_mib = run(["-m", "benchmarks.compile_simulate", "--rate", spx, str(rate)])
-    found.append(Measure(model, "events", peak_mib=peak_mib, **json.loads(rate.read_text("utf-8"))))
+    cost = run(["-m", "benchmarks.compile_simulate", "--rate", spx, str(rate)])
+    told = json.loads(rate.read_text("utf-8"))
+    found.append(Measure(model, "events", peak_mib=cost.peak_mib, **told))
     return found
 
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from benchmarks.child import Cost, run
 
 PHASES = ("prompt", "decode")
 CASES = (
@@ -26,15 +25,6 @@ CASES = (
 )  # fmt: skip
 AIM_S, AIM_CACHED_S, AIM_MIB = 120.0, 15.0, 3072.0
 """Of compiling and simulating together, on two idle cores."""
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Of one command: seconds on the clock and of the processor, peak memory."""
-
-    wall_s: float
-    cpu_s: float
-    peak_mib: float
 
 
 @dataclass(frozen=True)
@@ -57,36 +47,17 @@ class Measure:
         )  # fmt: skip
 
 
-def run(args: Sequence[str], cache: Path) -> Cost:
-    """What a spyrec process costs; RuntimeError, with its words, when it fails."""
-    environment = {**os.environ, "SPYREC_CACHE": str(cache)}
-    with tempfile.TemporaryFile() as said:
-        start = time.perf_counter()
-        child = subprocess.Popen(
-            [sys.executable, "-m", "spyrec", *args], env=environment, stdout=said, stderr=said
-        )
-        _, status, usage = os.wait4(child.pid, 0)
-        wall_s = time.perf_counter() - start
-        child.returncode = os.waitstatus_to_exitcode(status)
-        said.seek(0)
-        if child.returncode:
-            words = said.read().decode("utf-8", "replace").strip()
-            raise RuntimeError(f"{' '.join(args)}: exit code {child.returncode}: {words}")
-    return Cost(wall_s, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
-
-
 def measure(case: str, folder: Path) -> Measure:
     """Compile twice and simulate. RuntimeError also when the second program is another one."""
     card, phase, tokens = case.split(":")
-    compile_ = ["compile", "--from-config", card, f"--{phase}", tokens, "-o"]
+    kept = {"SPYREC_CACHE": str(folder / "cache")}
+    compile_ = ["-m", "spyrec", "compile", "--from-config", card, f"--{phase}", tokens]
     first_path, path, report = folder / "first.spx", folder / "second.spx", folder / "report.json"
-    first = run([*compile_, str(first_path)], folder / "cache")
-    cached = run([*compile_, str(path)], folder / "cache")
+    first = run([*compile_, "-o", str(first_path)], kept)
+    cached = run([*compile_, "-o", str(path)], kept)
     if first_path.read_bytes() != path.read_bytes():
         raise RuntimeError(f"{case}: the program from the cache is not the one compiled")
-    timed = run(
-        ["simulate", str(path), "--timing-only", "--report", str(report)], folder / "cache"
-    )
+    timed = run(["-m", "spyrec", "simulate", str(path), "--timing-only", "--report", str(report)])
     told = json.loads(report.read_text("utf-8"))
     launches = sum(kernel["count"] for kernel in told["kernels"])
     return Measure(case, first, cached, timed, launches, told["total_us"] / 1000)
