@@ -13,6 +13,7 @@ from .dce import Dce
 from .decompose import Decompose
 from .find_attention import FindAttention
 from .fold import Fold
+from .frame_columns import FrameColumns
 from .fuse import Fuse
 from .hbm_plan import HbmPlan
 from .join_products import JoinProducts
@@ -40,6 +41,7 @@ PIPELINE: Pipeline = (
     Decompose(),  # what is left the device has
     Canonicalize(),  # rules leave reshapes and identities behind
     Fold(),  # and constants: masks, interpolation matrices, scaled weights
+    FrameColumns(),  # convolutions have their last form, and constant filters
     Limits(),  # what cannot fit is refused before the trial run of the next pass
     RangeScale(),  # while values are still float32: powers of two where 16 bits cannot reach
     LegalizeDtypes(),  # the device's own formats from here on

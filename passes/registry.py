@@ -13,6 +13,7 @@ from .dce import Dce
 from .decompose import Decompose
 from .find_attention import FindAttention
 from .fold import Fold
+from .frame_columns import FrameColumns
 from .join_products import JoinProducts
 from .legalize_dtypes import LegalizeDtypes
 from .limits import Limits
@@ -25,6 +26,7 @@ PASSES: dict[str, type[Pass]] = {
     PullScales.name: PullScales,
     Fold.name: Fold,
     Cse.name: Cse,
+    FrameColumns.name: FrameColumns,
     FindAttention.name: FindAttention,
     JoinProducts.name: JoinProducts,
     AttentionBlocks.name: AttentionBlocks,

@@ -119,7 +119,8 @@ def _grouped(op: Op, e: Emit) -> Value | None:
 
 
 def _transposed_blocks(op: Op, e: Emit) -> Value | None:
-    """Stride = kernel, no overlap: each input position makes one block of outputs."""
+    """Stride = kernel, no overlap: each input position makes one block of outputs. Taps vary slower
+    than channels, so that what one output position gets lies side by side."""
     x, w = op.operands[:2]
     strides, dilations, lo, hi = _geometry(op)
     kernel = w.type.static_shape[2:]
@@ -130,9 +131,9 @@ def _transposed_blocks(op: Op, e: Emit) -> Value | None:
     c, o = w.type.static_shape[:2]
     if len(set(kernel)) != 1 or kernel[0] == 1:
         return None
-    filters = e.reshape(e.transpose(w, (1, 2, 3, 0)), (o * math.prod(kernel), c, 1, 1))
+    filters = e.reshape(e.transpose(w, (2, 3, 1, 0)), (math.prod(kernel) * o, c, 1, 1))
     y = e.op("conv", x, filters, strides=(1, 1), pads=(0,) * 4, dilations=(1, 1), group=1)
-    return e.op("depth_to_space", y, block=kernel[0], mode="CRD")
+    return e.op("depth_to_space", y, block=kernel[0], mode="DCR")
 
 
 def _transposed(op: Op, e: Emit) -> Value | None:

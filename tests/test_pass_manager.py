@@ -229,9 +229,7 @@ def test_any_options_round_trip(step: Options) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("dce,fusion", "no pass is called 'fusion'; known: attention-blocks, canonicalize, cse, "
-         "dce, decompose, find-attention, fold, join-products, legalize-dtypes, limits, options, "
-         "pull-scales, range-scale"),
+        ("dce,fusion", f"no pass is called 'fusion'; known: {', '.join(sorted(REGISTRY))}"),
         ("fold{limits=3}", "pass fold has no option limits; known: limit"),
         ("dce{a=1}", "pass dce has no option a; known: it has none"),
         ("fold{limit=many}", "pass fold: option limit takes a int, got 'many'"),
