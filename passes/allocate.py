@@ -33,6 +33,7 @@ STARVED = 4  # times its work, a matrix kernel takes that waits for memory and m
 RESIDENT = 0.9  # of a scratchpad: an operand of a matrix kernel that takes less counts as on chip
 SHORTLIST = 48  # cuts priced in full, those with the least compute on the fullest core
 MOVE_SHORTLIST = 12  # a move's sources are found piece by piece, which takes longer
+RUNNERS_UP = 3  # cuts not taken whose prices are kept
 MANY_PIECES = 16  # a move of more is cut by compute alone
 
 
@@ -44,7 +45,8 @@ class CoreAllocation:
     All factorisations into at most ``cores`` parts are priced: time of the fullest core (a matrix
     kernel's with the tiles that suit the cut best), bytes over the memory bus (an operand several
     cores need is fetched once per multicast group), and bytes that change core because the producer
-    was cut differently.
+    was cut differently. ``why_parts`` records the prices in cycles: (that of the cut, ((parts,
+    price) of each runner-up, cheapest first)).
 
     Before -> after:
 
@@ -118,7 +120,7 @@ class CoreAllocation:
 
         whole = tuple(1 if d in nest.summed else u for d, u in enumerate(units))
         cuts = sorted(pinned_cuts(nest, whole, budget, factorisations), key=busy)
-        cuts = within_span(nest, cuts, grains, span)
+        legal = cuts = within_span(nest, cuts, grains, span)
         if nest.kind == "contract" and output_tiles(nest, target) >= budget:
             cuts = [c for c in cuts if prod(c) >= FULL * budget] or cuts
         most = MOVE_SHORTLIST if nest.kind == "move" else SHORTLIST
@@ -126,6 +128,7 @@ class CoreAllocation:
         cost, _, chosen = found[0]
         slow = max(STARVED * busy(chosen), target.device.launch.start_cycles)
         free = len(nest.summed) == 1 and not any(pinned(nest, "parts"))
+        split: list[tuple[tuple[float, ...], int, Counts]] = []
         starved = free and prod(chosen) < budget and cost[0] > slow
         worth = WIN * (cost[0] if starved else min(busy(chosen), cost[0]))
         if whole != units and least_split_cycles(nest, budget, target.device) < worth:
@@ -134,9 +137,13 @@ class CoreAllocation:
             if starved:  # of those that are as good, the one with the fewest to add up
                 better = [p for p in better if p[0][0] <= better[0][0][0] / FULL]
                 better.sort(key=lambda p: prod(p[2][d] for d in nest.summed))
-            found = better[:1] + found
-        cost, _, chosen = found[0]
-        rejected = tuple((c, float(other[0])) for other, _, c in found[1:2])
+            split = better
+        ranked = [*split[:1], *sorted([*split[1:], *found])]
+        (cost, _, chosen), others = ranked[0], ranked[1:]
+        seen = {c for _, _, c in [*split, *found]}
+        beyond = [c for c in legal if c not in seen][: max(0, RUNNERS_UP - len(others))]
+        others = sorted([*others, *priced(beyond)])[:RUNNERS_UP]
+        rejected = tuple((c, float(other[0])) for other, _, c in others)
         return {
             "parts": chosen, "core_order": core_order(nest, chosen), "grains": grains,
             "why_parts": (float(cost[0]), rejected),

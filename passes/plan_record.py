@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
 from typing import Any
 
 from spyrec.ir.core import Module, Op, Value, uses
@@ -10,25 +13,32 @@ from spyrec.ir.core import Module, Op, Value, uses
 from .allocate import owned_boxes
 from .kernel import Nest, rank1
 from .pins import FREE, pinned
-from .residency import buffer_bytes, home, readable
+from .residency import buffer_bytes, home, readable, resident_bytes
+from .sticks import FACTOR_ARRANGEMENTS
 
 Numbers = dict[str, Any]
+OUTPUT = "model output"
 
 
-def full_plan(module: Module) -> Numbers:
+def full_plan(module: Module, room_bytes: int = 0) -> Numbers:
     """``{"kernels": ..., "tensors": ...}`` of a module that all passes have run on, in program
     order. What it says can be pinned again (see plan.py) and then gives the same program.
+    ``room_bytes``: of a core's scratchpad, to tell it where it did not suffice; 0: not told.
     """
     kernels = [op for op in module.body.ops if op.name == "kernel" and "tile" in op.attrs]
     spaces: Mapping[str, str] = dict(module.attrs.get("pin_spaces", ()))  # type: ignore[arg-type]
     sticks: Mapping[str, int] = dict(module.attrs.get("pin_sticks", ()))  # type: ignore[arg-type]
     readers = {v: [op for op, _ in found] for v, found in uses(module.body).items()}
+    live = _Live(module, room_bytes)
     tensors: Numbers = {}
     for v in module.body.args:
         tensors[v.name] = _tensor(v, "model input", sticks, spaces)
     for op in kernels:
         for i, v in enumerate(op.results):
-            tensors[v.name] = _tensor(v, _place(module, op, i, readers.get(v, [])), sticks, spaces)
+            place = _place(module, op, i, readers.get(v, []), live)
+            if v.name in spaces and place != OUTPUT and isinstance(place, str):
+                place = "pinned there"
+            tensors[v.name] = _tensor(v, place, sticks, spaces)
     return {"kernels": {str(op.attrs["name"]): _kernel(op) for op in kernels}, "tensors": tensors}
 
 
@@ -60,13 +70,24 @@ def _why_parts(nest: Nest) -> Numbers:
     if why:
         cost, rejected = why
         out["cost_cycles"] = round(float(cost), 1)
-        out["rejected"] = [
-            {"parts": _by_name(nest, parts), "cost_cycles": round(float(other), 1)}
-            for parts, other in rejected
-        ]
+        out["rejected"] = []
+        for parts, price in rejected:
+            other = {"parts": _by_name(nest, parts), "cost_cycles": round(float(price), 1)}
+            if other["cost_cycles"] < out["cost_cycles"]:
+                other["ruled_out"] = _ruled_out(nest, parts)
+            out["rejected"].append(other)
     if _pins(nest, "parts"):
         out["pinned"] = _pins(nest, "parts")
     return out
+
+
+def _ruled_out(nest: Nest, parts: Sequence[int]) -> str:
+    """Why a cut was not taken though its price is lower: core-allocation leaves it out before."""
+    if prod(parts[d] for d in nest.summed) > prod(nest.parts[d] for d in nest.summed):
+        return "more cores add up one result, for hardly less"
+    if prod(parts) < nest.cores:
+        return f"it leaves cores without work, {prod(parts)} of {nest.cores} have some"
+    return "its fullest core has much more to do than that of other cuts"
 
 
 def _why_tile(nest: Nest) -> Numbers:
@@ -78,17 +99,36 @@ def _why_tile(nest: Nest) -> Numbers:
         out |= {"bytes": nbytes, "budget_bytes": budget}
         if cost is not None:
             out["cost_cycles"] = round(float(cost), 1)
-            out["rejected"] = [
-                {
-                    "tile": _by_name(nest, tile),
-                    "loops": [nest.dim_names[d] for d in loops],
-                    "cost_cycles": round(float(other), 1),
-                }
-                for tile, loops, other in rejected
-            ]
+        out["rejected"] = [
+            {"tile": _by_name(nest, tile), "loops": [nest.dim_names[d] for d in loops]}
+            | ({} if other is None else {"cost_cycles": round(float(other), 1)})
+            for tile, loops, other in rejected
+        ]
     if _pins(nest, "tile"):
         out["pinned"] = _pins(nest, "tile")
     return out
+
+
+@dataclass(frozen=True)
+class _Live:
+    """What lives in a core's scratchpad while each op runs, and how much there is in all."""
+
+    module: Module
+    room_bytes: int
+
+    @cached_property
+    def bytes(self) -> list[int]:
+        live = resident_bytes(self.module)
+        return [live.get(op, 0) for op in self.module.body.ops]
+
+    @cached_property
+    def position(self) -> dict[Op, int]:
+        return {op: i for i, op in enumerate(self.module.body.ops)}
+
+    def beside(self, maker: Op, readers: Sequence[Op]) -> int:
+        """The most that other tensors take between a tensor's maker and its last reader."""
+        last = max(self.position[op] for op in readers)
+        return max(self.bytes[self.position[maker]: last + 1])
 
 
 def _tensor(
@@ -103,18 +143,27 @@ def _tensor(
     return {"stick": v.type.layout.stick_dim, "space": v.type.space, "why": why}
 
 
-def _place(module: Module, op: Op, index: int, readers: Sequence[Op]) -> str | int:
+def _place(
+    module: Module, op: Op, index: int, readers: Sequence[Op], live: _Live
+) -> str | int:
     """Scratchpad bytes a core keeps of a resident result, or why the result is in card memory."""
     v = op.results[index]
     boxes = home(op, index)
     if boxes is not None:
         return buffer_bytes(v.type, boxes)
     if v in module.body.results:
-        return "model output"
+        return OUTPUT
     if not readers:
         return "never read"
-    if not all(readable(u) for u in readers):
-        return "read by a look-up, which reads card memory only"
+    look_ups = [str(u.attrs.get("name", u.name)) for u in readers if not readable(u)]
+    if look_ups:
+        return f"read by a look-up, {', '.join(look_ups)}, which reads card memory only"
+    if v.type.dtype.bits in FACTOR_ARRANGEMENTS:
+        return f"{v.type.dtype.name} is kept in card memory, as the matrix unit reads it"
     nest = Nest(op)
     wanted = buffer_bytes(v.type, owned_boxes(nest, nest.out_maps[index], rank1(v.type)))
-    return f"no room for {wanted} bytes a core, and copies for its readers, while it is needed"
+    there = f" of {live.room_bytes}" if live.room_bytes else ""
+    return (
+        f"no room: needs {wanted} bytes a core, and copies for its readers, beside "
+        f"{live.beside(op, readers)} that others take meanwhile{there}"
+    )

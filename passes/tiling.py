@@ -4,7 +4,7 @@ the loops.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import ClassVar
@@ -28,6 +28,8 @@ from .stages import reused, stages
 
 RANK = 6  # iteration dimensions of an instruction
 
+RUNNERS_UP = 3  # tiles not taken that are kept, with their prices
+
 UNREAD = ("resident", "in_place", "why_parts")
 """Attributes of a kernel that its tile does not depend on."""
 
@@ -45,7 +47,8 @@ class Tiling:
     shrinks is what keeps the runs of the transfers as long as a burst.
 
     ``why_tile`` records the numbers: (bytes of the tile's buffers, bytes allowed, cost in cycles,
-    ((tile, loops, cost) of the runner-up,)); cost is None where tiles are not priced.
+    ((tile, loops, cost) of each runner-up, cheapest first)); cost is None where tiles are not
+    priced, and the runners-up are then the last larger tile that fits and the next smaller ones.
 
     Before -> after:
 
@@ -101,7 +104,9 @@ class Tiling:
                 return tile_contract(nest, budget, device)
             case "move":
                 tile = self._tile_move(nest, budget, device)
-                return tile, (), (move_bytes(nest, tile), budget, None, ())
+                smaller = _smaller(nest, tile, _free(nest, tile, ()), device)[:RUNNERS_UP]
+                why = move_bytes(nest, tile), budget, None, tuple((t, (), None) for t in smaller)
+                return tile, (), why
             case "gather":
                 last = len(nest.extents) - 1
                 most = (
@@ -117,25 +122,29 @@ class Tiling:
                     (),
                     (None, budget, None, ()),
                 )
-        tile, loops = self._tile_vector(nest, budget, device)
-        return tile, loops, (tile_bytes(nest, tile), budget, None, ())
+        tile, passed = self._tile_vector(nest, budget, device)
+        smaller = _smaller(nest, tile, _free(nest, tile, nest.whole | _windows(nest)), device)
+        others = tuple((t, _looped(nest, t), None) for t in (*passed, *smaller)[:RUNNERS_UP])
+        return tile, _looped(nest, tile), (tile_bytes(nest, tile), budget, None, others)
 
     def _tile_vector(
         self, nest: Nest, budget: int, device: DeviceSpec
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Halve dimensions that can shrink until the tile fits and streams in pieces."""
+    ) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+        """Halve dimensions that can shrink until the tile fits and streams in pieces. Also the last
+        larger tile, if it fits and is only too large to stream."""
         pins = pinned(nest, "tile")
         tile = [p or n for p, n in zip(pins, nest.local, strict=True)]
         for d in beyond_rank(nest):
             tile[d] = 1
-        fixed = nest.whole | _windows(nest) | {d for d, p in enumerate(pins) if p}
+        fixed = nest.whole | _windows(nest)
         streamed = any(v.type.space != "lx" for v in nest.op.operands if v.type.size > 1)
+        passed: list[tuple[int, ...]] = []
         while True:
             size = tile_bytes(nest, tuple(tile))
             small = not streamed or size <= self.stream_bytes * 4
             if size <= budget and small:
                 break
-            free = [d for d in range(len(tile)) if d not in fixed and tile[d] > nest.grain(d)]
+            free = _free(nest, tile, fixed)
             if not free:
                 if size <= budget:
                     break
@@ -143,15 +152,15 @@ class Tiling:
                     f"tiling: {nest.name} needs {size / 2**20:.2f} MiB of scratchpad for its "
                     f"smallest tile, the budget is {budget / 2**20:.2f} MiB (from {nest.op.loc})"
                 )
+            passed = [tuple(tile)] if size <= budget else []
             tile = _halved(nest, tile, free, device)
-        loops = [d for d in range(len(tile)) if -(-nest.local[d] // tile[d]) > 1]
-        return tuple(tile), pinned_loops(nest, loops)
+        return tuple(tile), passed
 
     def _tile_move(self, nest: Nest, budget: int, device: DeviceSpec) -> tuple[int, ...]:
         pins = pinned(nest, "tile")
         tile = [p or n for p, n in zip(pins, nest.local, strict=True)]
         while move_bytes(nest, tuple(tile)) > budget:
-            free = [d for d in range(len(tile)) if tile[d] > nest.grain(d) and not pins[d]]
+            free = _free(nest, tile, ())
             if not free:
                 raise CapacityError(
                     f"tiling: {nest.name} needs {move_bytes(nest, tuple(tile)) / 2**20:.2f} MiB of "
@@ -163,8 +172,15 @@ class Tiling:
 
 
 def _halved(nest: Nest, tile: list[int], free: Sequence[int], device: DeviceSpec) -> list[int]:
-    """The tile with one of the ``free`` dimensions halved: one that leaves the runs in card memory
-    long, folded ones last, then the one of most steps, the outermost of equals."""
+    """The first of the ``_smaller`` tiles."""
+    return list(_smaller(nest, tile, free, device)[0])
+
+
+def _smaller(
+    nest: Nest, tile: Sequence[int], free: Sequence[int], device: DeviceSpec
+) -> list[tuple[int, ...]]:
+    """The tiles with one of the ``free`` dimensions halved: first those that leave the runs in card
+    memory long, folded dimensions last, then the one of most steps, the outermost of equals."""
 
     def half(d: int) -> list[int]:
         grain = nest.grain(d)
@@ -174,7 +190,20 @@ def _halved(nest: Nest, tile: list[int], free: Sequence[int], device: DeviceSpec
         requests = bursts(nest, half(d), device.hbm.burst_bytes)
         return requests, d in nest.summed, -(tile[d] // nest.grain(d))
 
-    return half(min(free, key=worse))
+    return [tuple(half(d)) for d in sorted(free, key=worse)]
+
+
+def _free(nest: Nest, tile: Sequence[int], fixed: Collection[int]) -> list[int]:
+    """Dimensions along which the tile can be smaller, pinned ones left out."""
+    pins = pinned(nest, "tile")
+    sizes = enumerate(tile)
+    return [d for d, n in sizes if n > nest.grain(d) and d not in fixed and not pins[d]]
+
+
+def _looped(nest: Nest, tile: Sequence[int]) -> tuple[int, ...]:
+    """The dimensions of a vector kernel that such tiles leave a loop over, in order."""
+    loops = [d for d in range(len(tile)) if -(-nest.local[d] // tile[d]) > 1]
+    return pinned_loops(nest, loops)
 
 
 def _windows(nest: Nest) -> frozenset[int]:
@@ -294,5 +323,9 @@ def tile_contract(nest: Nest, budget: int, device: DeviceSpec) -> Tiled:
             f"(from {nest.op.loc})"
         )
     cost, _, tile, loops = priced[0]
-    rejected = tuple((t, o, float(c)) for c, _, t, o in priced[1:2])
-    return tile, loops, (tile_bytes(nest, tile), budget, float(cost), rejected)
+    rejected: dict[tuple[tuple[int, ...], tuple[int, ...]], float] = {}
+    for other, _, t, o in priced:  # two sizes to try may come to one tile
+        if len(rejected) < RUNNERS_UP and (t, o) != (tile, loops):
+            rejected.setdefault((t, o), float(other))
+    others = tuple((t, o, c) for (t, o), c in rejected.items())
+    return tile, loops, (tile_bytes(nest, tile), budget, float(cost), others)

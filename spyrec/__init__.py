@@ -1,7 +1,7 @@
 """spyrec: compile a model for a Spyre-class dataflow accelerator and simulate it cycle by cycle.
 
-``compile``, ``load`` and ``simulate`` are the whole public way in; they are imported when first
-used, so that ``import spyrec`` costs nothing.
+``compile``, ``load``, ``simulate`` and ``explain`` are the whole public way in; they are imported
+when first used, so that ``import spyrec`` costs nothing.
 """
 
 from __future__ import annotations
@@ -17,11 +17,15 @@ LOADED_AT = time.time()
 
 if TYPE_CHECKING:
     from spyrec.api import Program, Result, compile, load, simulate
+    from spyrec.explain_model import explain
     from spyrec.ir.errors import SpyrecError
     from spyrec.session import Session
     from spyrec.sim.errors import SimError
 
-__all__ = ["Program", "Result", "Session", "SimError", "SpyrecError", "compile", "load", "simulate"]
+__all__ = [
+    "Program", "Result", "Session", "SimError", "SpyrecError", "compile", "explain", "load",
+    "simulate",
+]  # fmt: skip
 
 _HOMES = {
     "Program": "spyrec.api",
@@ -30,6 +34,7 @@ _HOMES = {
     "SimError": "spyrec.sim.errors",
     "SpyrecError": "spyrec.ir.errors",
     "compile": "spyrec.api",
+    "explain": "spyrec.explain_model",
     "load": "spyrec.api",
     "simulate": "spyrec.api",
 }

@@ -159,7 +159,7 @@ def compile(  # the name users expect, as re.compile has it
     from spyrec.driver import compile_module
     from spyrec.frontend.torch_config import ConfiguredModel
 
-    target = _target(device, numerics)
+    target = target_of(device, numerics)
     plan = read_plan(plan) if isinstance(plan, str | Path) else plan
 
     def load(sizes: Mapping[str, int]) -> Module:
@@ -234,7 +234,7 @@ def lower(
     progress: Progress = silent,
 ) -> Module:
     """The IR of a model after ``passes``, which may stop anywhere; else as ``compile``."""
-    target = _target(device, numerics)
+    target = target_of(device, numerics)
     plan = read_plan(plan) if isinstance(plan, str | Path) else plan
     module = import_model(model, bind or {}, const or {})
     from spyrec.driver import lower_module
@@ -251,7 +251,8 @@ def oddities(module: Module) -> tuple[str, ...]:
     return tuple(str(w) for w in odd) if isinstance(odd, tuple) else ()
 
 
-def _target(device: str | DeviceSpec, numerics: Numerics) -> Target:
+def target_of(device: str | DeviceSpec, numerics: Numerics) -> Target:
+    """What to compile for. SpyrecError for unknown numerics, SimError for a faulty device file."""
     if numerics not in NUMERICS:
         raise SpyrecError(f"numerics {numerics!r} is unknown; known: {', '.join(NUMERICS)}")
     return Target(load_device(device) if isinstance(device, str) else device, numerics)

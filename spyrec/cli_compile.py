@@ -174,7 +174,7 @@ def compile_command(
         "passes": passes, "plan": plan,
         "hook": _hook(print_after, verify_each),
     }
-    source, stem, name = _source(model, from_config, prompt, decode, layers)
+    source, stem, name = source_of(model, from_config, prompt, decode, layers)
     if emit == "ir" and emit_plan is None:  # any pipeline will do, also one that stops early
         with progress_bar() as progress, no_collections():
             module = api.lower(source, **options, progress=progress)
@@ -208,11 +208,12 @@ def compile_command(
         click.echo(f"plan: {emit_plan}", err=emit != "spx" and output is None)
 
 
-def _source(
+def source_of(
     model: str | None, config: str | None, prompt: int | None, decode: int | None,
     layers: int | None,
 ) -> tuple[Any, str, str]:
-    """What to compile, what to call its file, and what to call it in reports."""
+    """What to compile, what to call its file, and what to call it in reports. click.UsageError when
+    that is none or more than one."""
     if (model is None) == (config is None):
         raise click.UsageError("expected either MODEL or --from-config")
     if config is None:

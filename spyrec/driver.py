@@ -53,7 +53,7 @@ def compile_module(
     program = emit_program(final, target)
     if progress is not None:
         progress("codegen", 1, 1)
-    return Compiled(program, final, full_plan(final))
+    return Compiled(program, final, full_plan(final, target.device.lx.usable_bytes))
 
 
 def lower_module(

@@ -40,7 +40,7 @@ def kernel_table(kernels: Sequence[KernelRow], totals: Totals, columns: int) -> 
         left = heading in ("kernel", "bound")
         table.add_column(heading, justify="left" if left else "right", no_wrap=True)
     for name, *cells in rows:
-        table.add_row(Text(_shortened(name, room)), *cells)  # as it is: [0] is no markup
+        table.add_row(Text(shortened(name, room)), *cells)  # as it is: [0] is no markup
     table.add_row(*last, style="bold")
     return table
 
@@ -95,7 +95,7 @@ def _bytes(kernels: Sequence[KernelRow]) -> tuple[str, str, str, str]:
     )
 
 
-def _shortened(name: str, room: int) -> str:
+def shortened(name: str, room: int) -> str:
     """The start and the end of a name that is too long: both tell kernels apart."""
     if len(name) <= room:
         return name

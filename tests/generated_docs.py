@@ -60,6 +60,18 @@ def plan_page() -> str:
     return re.sub(r'"k\d+(_\w+)": \{', numbered, text)
 
 
+def explain_page() -> str:
+    """docs/explain.md with what its second command prints now."""
+    text = (ROOT / "docs" / "explain.md").read_text("utf-8")
+    with tempfile.TemporaryDirectory() as folder:
+        model = f"{folder}/encoder.onnx"
+        onnx.save(encoder(), model)
+        shown = _output("explain", model, "--kernel", "matmul", "--top", "1", "--try")
+    fresh, found = re.subn(r"(?ms)(?<=^```text\n).*?(?=^```$)", lambda _: shown, text)
+    assert found == 1, "docs/explain.md holds no printed text"
+    return fresh
+
+
 def machine_page() -> str:
     """docs/machine-model.md with the values of the device file."""
     text = (ROOT / "docs" / "machine-model.md").read_text("utf-8")
@@ -88,6 +100,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/ops.md": op_reference,
     "docs/onnx.md": onnx_reference,
     "docs/plan.md": plan_page,
+    "docs/explain.md": explain_page,
     "docs/torch.md": torch_page,
     "docs/machine-model.md": machine_page,
 }
