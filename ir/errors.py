@@ -3,6 +3,8 @@ would fix it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class SpyrecError(Exception):
     """Base of all errors that the input, the model or the data is at fault for (exit code 1)."""
@@ -32,4 +34,12 @@ class PassError(SpyrecError):
 
 
 class CapacityError(SpyrecError):
-    """Something does not fit the device: scratchpad, card memory, span, loop count."""
+    """Something does not fit the device: scratchpad, card memory, span, loop count.
+
+    ``kernels``: names of those whose scratchpad it is that lacks ``lacking`` bytes (0: unknown).
+    """
+
+    def __init__(self, message: str, kernels: Iterable[str] = (), lacking: int = 0) -> None:
+        self.kernels = tuple(kernels)
+        self.lacking = lacking
+        super().__init__(message)

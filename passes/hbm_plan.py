@@ -9,8 +9,9 @@ from typing import ClassVar
 from spyrec.ir.core import Loc, Module, Value, uses
 from spyrec.ir.errors import CapacityError
 
-from .intervals import Span, place
+from .intervals import Span
 from .manager import Target
+from .packing import place
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def place_tensors(module: Module, room: int) -> Module:
     """The module with card addresses below ``room`` bytes. CapacityError, naming every tensor that
     alone is too large, or the largest when all together are."""
     end = len(module.body.ops)
-    spans = list(_lifetimes(module))
+    spans = list(lifetimes(module))
     card = gib(room)
     too_large = [
         f"hbm: {_described(module, s)}, the card has {card}; split the tensor in the model"
@@ -60,7 +61,7 @@ def place_tensors(module: Module, room: int) -> Module:
         raise CapacityError("\n".join(too_large))
     fixed = [s for s in spans if (s.first, s.last) == (0, end)]
     where, top = place_in_a_row(fixed)
-    pool, top = place([s for s in spans if (s.first, s.last) != (0, end)], top)
+    pool, top = place([s for s in spans if (s.first, s.last) != (0, end)], top, room=room)
     if top > room:
         largest = max(spans, key=lambda s: s.size)
         raise CapacityError(
@@ -71,7 +72,7 @@ def place_tensors(module: Module, room: int) -> Module:
     return module.with_attrs(hbm=tuple((s.name, where[s.name], s.size) for s in spans))
 
 
-def _lifetimes(module: Module) -> Iterator[Span]:
+def lifetimes(module: Module) -> Iterator[Span]:
     """Of every tensor in card memory, in ops: inputs, outputs and constants stay for all of the
     run."""
     body = module.body

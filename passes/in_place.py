@@ -14,12 +14,11 @@ Boxes = tuple[Box, ...]
 Uses = Mapping[Value, Sequence[tuple[Op, int]]]
 
 
-def replaced_operand(
+def replaced_operands(
     op: Op, index: int, own: Boxes, homes: Mapping[Value, Boxes], readers: Uses,
     position: Mapping[Op, int],
-) -> int | None:
-    """The operand whose room the ``index``-th result, held as ``own`` boxes, may have; None when
-    there is none.
+) -> Iterator[int]:
+    """The operands whose room the ``index``-th result, held as ``own`` boxes, may have.
 
     Each element must be read by the instruction that writes its successor and by none after it: the
     kernel is one elementwise instruction a tile, reads the operand once, as it lies, and is its
@@ -27,17 +26,16 @@ def replaced_operand(
     """
     nest = Nest(op)
     if nest.kind != "vec":
-        return None
+        return
     steps = stages(op.regions[0])
     if len(steps) != 1 or steps[0].head is not None:
-        return None
+        return
     result = op.results[index]
     for i, v in enumerate(op.operands):
         once = [use for use in readers.get(v, ()) if position[use[0]] >= position[op]] == [(op, i)]
         alike = homes.get(v) == own and v.type.layout == result.type.layout
         if once and alike and nest.maps[i] == nest.out_maps[index]:
-            return i
-    return None
+            yield i
 
 
 def reused_rooms(ops: Sequence[Op]) -> Iterator[tuple[Value, Value]]:

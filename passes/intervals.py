@@ -1,11 +1,12 @@
-"""Placing buffers with lifetimes into one address range: first fit in the best of a few orders."""
+"""Lifetimes of buffers: who lives at one time, how much at most, and first fit."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
@@ -22,38 +23,33 @@ class Span:
         """For how many steps it is alive."""
         return self.last - self.first + 1
 
-
-ORDERS: tuple[Callable[[Span], tuple[int, ...]], ...] = (
-    lambda s: (s.steps == 1, -s.size, s.first),  # what lives long, larger before smaller
-    lambda s: (-s.size, s.first),
-    lambda s: (-s.size * s.steps, s.first),
-    lambda s: (-s.steps, -s.size, s.first),
-    lambda s: (s.first, -s.size),
-    lambda s: (-s.last, -s.size),
-)
+    def meets(self, other: Span) -> bool:
+        """Are both alive at some step?"""
+        return self.first <= other.last and other.first <= self.last
 
 
-def place(spans: Sequence[Span], start: int, align: int = 128) -> tuple[dict[str, int], int]:
-    """Addresses so that no two spans alive at one step overlap, and the highest address used.
+class Placement(NamedTuple):
+    """Addresses by name, and the end of the highest buffer."""
 
-    Each is placed at the lowest free address, in the order that needs least. It takes as long as
-    there are pairs that are alive at one step.
-    """
-    whole = [Span(s.name, -(-s.size // align) * align, s.first, s.last) for s in spans]
-    floor = start + peak(whole)
-    best: tuple[dict[str, int], int] | None = None
-    by_name = sorted(whole, key=lambda s: s.name)
-    for order in ORDERS:
-        found = first_fit(sorted(by_name, key=order), start)
-        if best is None or found[1] < best[1]:
-            best = found
-        if best[1] == floor:
-            break
-    assert best is not None
-    return best
+    where: dict[str, int]
+    top: int
 
 
-def first_fit(spans: Sequence[Span], start: int) -> tuple[dict[str, int], int]:
+def apart(spans: Iterable[Span]) -> list[list[Span]]:
+    """The spans in groups of which no two have a step in common, by time."""
+    groups: list[list[Span]] = []
+    end = 0
+    for span in sorted(spans, key=lambda s: (s.first, s.name)):
+        if groups and span.first <= end:
+            groups[-1].append(span)
+            end = max(end, span.last)
+        else:
+            groups.append([span])
+            end = span.last
+    return groups
+
+
+def first_fit(spans: Sequence[Span], start: int) -> Placement:
     """Each at the lowest free address, in the order given."""
     done = _Taken(spans)
     out: dict[str, int] = {}
@@ -67,7 +63,7 @@ def first_fit(spans: Sequence[Span], start: int) -> tuple[dict[str, int], int]:
         out[span.name] = at
         done.add(span, at)
         top = max(top, at + span.size)
-    return out, top
+    return Placement(out, top)
 
 
 class _Taken:

@@ -12,10 +12,10 @@ from spyrec.sim.device import DeviceSpec
 
 from .allocate import divisions
 from .groups import is_depthwise
+from .homes import readable
 from .kernel import GROUP, Nest, rank1, spans
 from .pins import FREE, Counts, pinned
 from .plan import KernelPins, TensorPins
-from .residency import readable
 from .sticks import contract_sticks, region_head, result_stick, usable_stick
 from .tiling import beyond_rank, move_bytes, tile_bytes
 

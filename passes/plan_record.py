@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,9 +12,9 @@ from typing import Any
 from spyrec.ir.core import Module, Op, Value, uses
 
 from .allocate import owned_boxes
+from .homes import buffer_bytes, home, readable, resident_bytes
 from .kernel import Nest, rank1
 from .pins import FREE, pinned
-from .residency import buffer_bytes, home, readable, resident_bytes
 from .sticks import FACTOR_ARRANGEMENTS
 
 Numbers = dict[str, Any]
@@ -161,6 +162,10 @@ def _place(
     if v.type.dtype.bits in FACTOR_ARRANGEMENTS:
         return f"{v.type.dtype.name} is kept in card memory, as the matrix unit reads it"
     nest = Nest(op)
+    away: tuple[Any, ...] = op.attrs.get("why_away", ())  # type: ignore[assignment]
+    dearer = dict(away).get(index, math.inf)
+    if dearer < math.inf:
+        return f"on chip, all in all, it would take {round(dearer)} cycles more"
     wanted = buffer_bytes(v.type, owned_boxes(nest, nest.out_maps[index], rank1(v.type)))
     there = f" of {live.room_bytes}" if live.room_bytes else ""
     return (

@@ -4,25 +4,23 @@ kernels that are cut differently.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from spyrec.ir.core import Block, Builder, Module, Op, Value, names, remap, uses
-from spyrec.ir.layout import Layout
-from spyrec.ir.types import TensorType
 
 from .allocate import owned_boxes
-from .in_place import replaced_operand
-from .kernel import GROUP, Box, Nest, padded, rank1
+from .homes import Boxes, align, buffer_bytes, contains, held_bytes, pad_boxes, readable
+from .in_place import replaced_operands
+from .kernel import Nest, rank1
+from .kernel_price import KernelPrices
 from .manager import Target
+from .onchip import Candidate, OnChip, Use
 from .pieces import needs
 from .signature import signature
 from .sticks import FACTOR_ARRANGEMENTS
-
-Boxes = tuple[Box, ...]
 
 
 @dataclass(frozen=True)
@@ -33,6 +31,12 @@ class RingRelayout:
     `relayout` copy, fit into ``share`` of the scratchpad for as long as they are needed. Readers
     that need the same parts share one copy. An elementwise result takes over the room of an operand
     that nobody reads afterwards (``in_place``).
+
+    Whatever is alive only where everything fits beside tiles of the usual size stays. Where it is
+    tight, all tensors of the tight stretch are decided together: by what the kernels that make and
+    read them then cost, with the scratchpad that is left for their tiles, and the exchanges (see
+    onchip.py). ``why_away`` = ((result, cycles), ...) on a kernel: how much dearer each of these
+    would be on chip, infinitely where there is no room.
 
     Before -> after:
 
@@ -72,113 +76,82 @@ class RingRelayout:
     def run(self, module: Module, target: Target) -> Module:
         if not self.enable:
             return module
-        most = target.device.lx.usable_bytes
-        return _Residency(module, int(most * self.share), most, target.device.cores.count).run()
+        return _Residency(module, target, self.share).run()
 
 
-def align(box: Box, stick: int, shape: tuple[int, ...]) -> Box:
-    """The box widened to whole groups of lanes along the stick dimension."""
-    start, size = box[stick]
-    if size == 0:
-        return box
-    lo = start // GROUP * GROUP
-    hi = min(shape[stick], padded(start + size, GROUP))
-    return (*box[:stick], (lo, hi - lo), *box[stick + 1 :])
-
-
-def local_layout(type_: TensorType, boxes: Boxes) -> Layout:
-    """Layout of the scratchpad buffer that holds any one of the boxes."""
-    assert type_.layout is not None
-    shape = tuple(max(1, *(b[d][1] for b in boxes)) for d in range(len(boxes[0])))
-    return Layout.stick(shape, type_.dtype.bits, type_.layout.stick_dim)
-
-
-def buffer_bytes(type_: TensorType, boxes: Boxes) -> int:
-    """Scratchpad bytes a core sets aside for its box."""
-    return local_layout(type_, boxes).sticks * 128
-
-
-def contains(outer: Box, inner: Box) -> bool:
-    return prod(s for _, s in inner) == 0 or all(
-        a <= s and s + n <= a + m for (a, m), (s, n) in zip(outer, inner, strict=True)
-    )
+def candidates(module: Module, target: Target, away: Collection[str] = ()) -> list[Candidate]:
+    """The tensors of a divided module that can stay on chip, but for those named in ``away``."""
+    return _Residency(module, target, 1.0).candidates(away)
 
 
 @dataclass
 class _Residency:
     source: Module
-    limit: int
-    most: int  # what tensors that a plan pins to the scratchpad may take
-    cores: int
+    target: Target
+    share: float
     boxes: dict[Hashable, Boxes] = field(default_factory=dict)  # equal kernels' are found once
     signatures: dict[Op, Hashable] = field(default_factory=dict)
 
-    def run(self) -> Module:
-        body = self.source.body
-        self.position = {op: i for i, op in enumerate(body.ops)}
-        self.uses = uses(body)
-        self.used = [0] * len(body.ops)
-        copies: dict[tuple[Value, Boxes], tuple[int, list[tuple[Op, int]]]] = {}
-        homes: dict[Value, Boxes] = {}
-        self.in_place: dict[Op, list[tuple[int, int]]] = {}
-        pins: dict[str, str] = dict(self.source.attrs.get("pin_spaces", ()))  # type: ignore[arg-type]
-        made = [
-            (op, i, v) for op in body.ops if op.name == "kernel" for i, v in enumerate(op.results)
-            if v.type.dtype.bits not in FACTOR_ARRANGEMENTS
-        ]
-        for op, i, v in made:
-            if pins.get(v.name) == "lx":
-                self._place(op, i, v, homes, copies, self.most)
-        for op, i, v in made:
-            if v.name not in pins:
-                self._place(op, i, v, homes, copies, self.limit)
-        return self._rebuild(homes, copies)
+    def __post_init__(self) -> None:
+        ops = self.source.body.ops
+        self.cores = self.target.device.cores.count
+        self.position = {op: i for i, op in enumerate(ops)}
+        self.uses = uses(self.source.body)
 
-    def _place(
-        self,
-        op: Op,
-        index: int,
-        v: Value,
-        homes: dict[Value, Boxes],
-        copies: dict[tuple[Value, Boxes], tuple[int, list[tuple[Op, int]]]],
-        limit: int,
-    ) -> None:
+    def run(self) -> Module:
+        ops = self.source.body.ops
+        pins: dict[str, str] = dict(self.source.attrs.get("pin_spaces", ()))  # type: ignore[arg-type]
+        found = self.candidates({name for name, space in pins.items() if space == "hbm"})
+        pinned = [c for c in found if c.value.name in pins]
+        usable = self.target.device.lx.usable_bytes
+        held = held_bytes(self.source)
+        room = [usable - held.get(str(op.attrs.get("name")), 0) for op in ops]
+        prices = KernelPrices(self.target.device)
+        choice = OnChip(
+            ops, found, room, int(usable * self.share), self.target.device, prices
+        )
+        kept = choice.choose(choice.fitting(pinned, usable), {c.value for c in pinned})
+        self.dearer = choice.dearer(kept)
+        return self._rebuild([c for c in found if c.value in kept])
+
+    def candidates(self, away: Collection[str]) -> list[Candidate]:
+        """See the function."""
+        found: list[Candidate] = []
+        homes: dict[Value, Boxes] = {}
+        for op in self.source.body.ops:
+            for index, v in enumerate(op.results if op.name == "kernel" else ()):
+                possible = v.name not in away and v.type.dtype.bits not in FACTOR_ARRANGEMENTS
+                if possible and v not in self.source.body.results and self._readable(v):
+                    found.append(self._candidate(op, index, homes))
+                    homes[v] = found[-1].own
+        return found
+
+    def _readable(self, v: Value) -> bool:
         readers = self.uses.get(v, [])
-        if v in self.source.body.results or not readers or any(not readable(u) for u, _ in readers):
-            return
-        assert v.type.layout is not None
-        own = self._owned(op, index)
-        wanted: dict[Boxes, list[tuple[Op, int]]] = {}
+        return bool(readers) and all(readable(u) for u, _ in readers)
+
+    def _candidate(self, op: Op, index: int, homes: Mapping[Value, Boxes]) -> Candidate:
+        """``homes``: of the candidates before it."""
+        v, own = op.results[index], self._owned(op, index)
+        copies: dict[Boxes, list[Use]] = {}
         direct = []
-        for reader, i in readers:
+        for reader, i in self.uses[v]:
             need = self._needed(reader, i)
             if all(contains(o, n) for o, n in zip(own, need, strict=True)):
-                direct.append(reader)
+                direct.append(self.position[reader])
             else:
-                wanted.setdefault(need, []).append((reader, i))
-        spans = [
-            (
-                self.position[op],
-                max(self.position[u] for u, _ in readers),
-                buffer_bytes(v.type, own),
-            )
-        ]
-        for need, who in wanted.items():
+                copies.setdefault(need, []).append((reader, i))
+        spans = []
+        for need, who in copies.items():
             at = [self.position[u] for u, _ in who]
             spans.append((min(at), max(at), buffer_bytes(v.type, need)))
         # the original is needed until the last copy is made or the last direct reader has run
-        last = max(
-            [self.position[u] for u in direct] + [s[0] for s in spans[1:]], default=spans[0][1]
+        last = max(direct + [s[0] for s in spans])
+        over = replaced_operands(op, index, own, homes, self.uses, self.position)
+        return Candidate(
+            op, index, v, own, self.position[op], last, copies, tuple(spans),
+            tuple(op.operands[i] for i in over),
         )
-        taken = replaced_operand(op, index, own, homes, self.uses, self.position)
-        spans[0] = (spans[0][0] + (taken is not None), last, spans[0][2])
-        if not self._room(spans, limit):
-            return
-        homes[v] = own
-        if taken is not None:
-            self.in_place.setdefault(op, []).append((index, taken))
-        for need, who in wanted.items():
-            copies[v, need] = (min(self.position[u] for u, _ in who), who)
 
     def _owned(self, op: Op, index: int) -> Boxes:
         """What each core makes of a kernel's result."""
@@ -205,27 +178,18 @@ class _Residency:
             self.signatures[op] = signature(op)
         return self.signatures[op]
 
-    def _room(self, spans: list[tuple[int, int, int]], limit: int) -> bool:
-        extra: dict[int, int] = {}
-        for first, last, size in spans:
-            for i in range(first, last + 1):
-                extra[i] = extra.get(i, 0) + size
-        if any(self.used[i] + n > limit for i, n in extra.items()):
-            return False
-        for i, n in extra.items():
-            self.used[i] += n
-        return True
-
-    def _rebuild(
-        self,
-        homes: dict[Value, Boxes],
-        copies: dict[tuple[Value, Boxes], tuple[int, list[tuple[Op, int]]]],
-    ) -> Module:
+    def _rebuild(self, kept: Sequence[Candidate]) -> Module:
         builder = Builder(names(self.source))
         mapped: dict[Value, Value] = {}
-        before: dict[int, list[tuple[Value, Boxes, list[tuple[Op, int]]]]] = {}
-        for (v, need), (at, who) in copies.items():
-            before.setdefault(at, []).append((v, need, who))
+        homes = {c.value: c.own for c in kept}
+        before: dict[int, list[tuple[Value, Boxes, Sequence[Use]]]] = {}
+        replaced: dict[Op, list[tuple[int, int]]] = {}
+        for c in kept:
+            for (need, who), (first, _, _) in zip(c.copies.items(), c.spans, strict=True):
+                before.setdefault(first, []).append((c.value, need, who))
+            over = next((v for v in c.over if v in homes), None)
+            if over is not None:
+                replaced.setdefault(c.op, []).append((c.index, c.op.operands.index(over)))
         swaps: dict[tuple[Op, int], Value] = {}
         for position, op in enumerate(self.source.body.ops):
             for v, need, who in before.get(position, []):
@@ -246,52 +210,13 @@ class _Residency:
             resident = tuple((i, homes[r]) for i, r in enumerate(op.results) if r in homes)
             if resident:
                 new = new.with_attrs(resident=resident)
-            if op in self.in_place:
-                new = new.with_attrs(in_place=tuple(self.in_place[op]))
+            if op in replaced:
+                new = new.with_attrs(in_place=tuple(replaced[op]))
+            away = tuple(
+                (i, self.dearer[r]) for i, r in enumerate(op.results) if r in self.dearer
+            )
+            if away:
+                new = new.with_attrs(why_away=away)
             builder.add(new)
-        return replace(
-            self.source,
-            body=Block(self.source.body.args, tuple(builder.ops), self.source.body.results),
-        )
-
-
-def resident_bytes(module: Module) -> dict[Op, int]:
-    """What tensors that stay on chip take of a core's scratchpad while each kernel runs, and while
-    its operands are exchanged."""
-    ops = module.body.ops
-    last = {v: i for i, op in enumerate(ops) for v in op.operands}
-    change = [0] * (len(ops) + 1)
-    for i, op in enumerate(ops):
-        taken = dict(op.attrs.get("in_place", ()))  # type: ignore[arg-type]
-        for index, v in enumerate(op.results):
-            boxes = home(op, index)
-            if boxes is not None:
-                size = buffer_bytes(v.type, boxes)
-                change[i + (index in taken)] += size
-                change[max(last.get(v, i), i) + 1] -= size
-    found, total = {}, 0
-    for op, delta in zip(ops, change, strict=False):
-        total += delta
-        found[op] = total
-    return found
-
-
-def readable(op: Op) -> bool:
-    """Can this op read a tensor that lives in the scratchpads? (A gather's table and indices are in
-    card memory.)
-    """
-    return op.name == "kernel" and op.attrs["kind"] != "gather"
-
-
-def pad_boxes(boxes: Boxes, cores: int) -> Boxes:
-    """One box for every core of the machine, empty beyond the kernel's own cores."""
-    empty = tuple((0, 0) for _ in boxes[0])
-    return boxes + (empty,) * (cores - len(boxes))
-
-
-def home(op: Op, index: int) -> Boxes | None:
-    """The boxes of a resident result of a kernel or relayout; None when it lives in card memory."""
-    held: Any = op.attrs.get("resident", ())
-    if op.name == "relayout":
-        held = ((0, op.attrs["boxes"]),)
-    return next((boxes for i, boxes in held if i == index), None)
+        block = Block(self.source.body.args, tuple(builder.ops), self.source.body.results)
+        return replace(self.source, body=block)

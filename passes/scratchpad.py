@@ -3,7 +3,7 @@ order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import ClassVar
@@ -12,11 +12,12 @@ from spyrec.ir.core import Block, Loc, Module, Op, Value, uses
 from spyrec.ir.errors import CapacityError
 
 from .attrs import whole_number
+from .homes import buffer_bytes, home
 from .in_place import reused_rooms
-from .intervals import Span, peak, place, tops
+from .intervals import Span, peak, tops
 from .kernel import Nest
 from .manager import Target
-from .residency import buffer_bytes, home
+from .packing import place
 from .runs import buffer_sticks
 from .tiling import move_buffers
 
@@ -88,7 +89,7 @@ def place_buffers(module: Module, room: int, prefetch: bool) -> Module:
     wanted = plan.prefetchable if prefetch else frozenset()
     while True:
         spans = plan.spans(wanted)
-        where, top = place(spans, 0)
+        where, top = place(spans, 0, room=room)
         if top <= room:
             return plan.apply(where, wanted)
         over = [s for s in spans if where[s.name] + s.size > room]
@@ -104,9 +105,16 @@ def place_buffers(module: Module, room: int, prefetch: bool) -> Module:
                 f"scratchpad: {worst.name} needs {worst.size / MIB:.2f} MiB beside what else is "
                 f"alive, the peak is {peak(spans) / MIB:.2f} MiB, the device has "
                 f"{room / MIB:.2f} MiB a core (from {plan.loc_of[worst.name]}); pin smaller tiles, "
-                "or tensors to card memory"
+                "or tensors to card memory",
+                plan.running(over), top - room,
             )
         wanted -= dropped
+
+
+def lifetimes(module: Module, early: Collection[str] = ()) -> list[Span]:
+    """What needs room in the scratchpad of a module whose tiles are lowered, and at which launches;
+    the buffers named in ``early`` one launch longer."""
+    return _Plan(module).spans(frozenset(early))
 
 
 @dataclass(frozen=True)
@@ -163,6 +171,13 @@ class _Plan:
         """Everything with its lifetime in launches, those in ``early`` one longer."""
         return self.fixed + [
             Span(b.name, b.size * b.slots, at - (b.name in early), at) for b, at in self.tiles
+        ]
+
+    def running(self, spans: Sequence[Span]) -> list[str]:
+        """Kernels that run while one of the spans is alive, by name."""
+        return [
+            str(op.attrs["name"]) for op, at in self.launch.items()
+            if op.name == "kernel" and any(s.first <= at <= s.last for s in spans)
         ]
 
     def apply(self, where: dict[str, int], early: frozenset[str]) -> Module:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from types import MappingProxyType
 from typing import ClassVar
 
 from spyrec.ir.core import Module, Op
@@ -16,11 +17,11 @@ from spyrec.ir.tiles import tile_shape
 from spyrec.sim.device import DeviceSpec
 
 from .contract_price import contract_candidates, contract_cost
+from .homes import held_bytes, resident_bytes
 from .kernel import GROUP, Nest, spans
 from .manager import Target
 from .pieces import is_direct, source_window
 from .pins import pinned, pinned_loops
-from .residency import resident_bytes
 from .rooms import taken_rooms
 from .runs import buffer_sticks, bursts
 from .signature import signature
@@ -30,7 +31,7 @@ RANK = 6  # iteration dimensions of an instruction
 
 RUNNERS_UP = 3  # tiles not taken that are kept, with their prices
 
-UNREAD = ("resident", "in_place", "why_parts")
+UNREAD = ("resident", "in_place", "why_away", "why_parts")
 """Attributes of a kernel that its tile does not depend on."""
 
 Tiled = tuple[tuple[int, ...], tuple[int, ...], tuple[object, ...]]  # tile, loops, why: see Tiling
@@ -84,21 +85,30 @@ class Tiling:
 
     def run(self, module: Module, target: Target) -> Module:
         usable = target.device.lx.usable_bytes
-        live = resident_bytes(module)
+        live, held = resident_bytes(module), held_bytes(module)
         memo: dict[Hashable, Tiled] = {}
         ops = []
         for op in module.body.ops:
             if op.name == "kernel" and "tile" not in op.attrs:
-                budget = min(int(usable * self.share), usable - live.get(op, 0))
+                left = usable - live.get(op, 0) - held.get(str(op.attrs["name"]), 0)
+                budget = min(int(usable * self.share), left)
                 key = signature(op, without=UNREAD), budget
                 if key not in memo:
-                    memo[key] = self._tile(Nest(op), budget, target.device)
+                    nest = Nest(op)
+                    try:
+                        memo[key] = self.tiled(nest, budget, target.device)
+                    except CapacityError as error:
+                        raise CapacityError(str(error), (nest.name,)) from None
                 tile, loops, why = memo[key]
                 op = op.with_attrs(tile=tile, loops=loops, why_tile=why)
             ops.append(op)
-        return replace(module, body=replace(module.body, ops=tuple(ops)))
+        attrs = {key: value for key, value in module.attrs.items() if key != "held"}
+        body = replace(module.body, ops=tuple(ops))
+        return replace(module, body=body, attrs=MappingProxyType(attrs))
 
-    def _tile(self, nest: Nest, budget: int, device: DeviceSpec) -> Tiled:
+    def tiled(self, nest: Nest, budget: int, device: DeviceSpec) -> Tiled:
+        """Tile, loops and why of a kernel whose tiles may take ``budget`` bytes; CapacityError when
+        not even the smallest fit."""
         match nest.kind:
             case "contract":
                 return tile_contract(nest, budget, device)

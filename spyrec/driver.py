@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from spyrec.backend.program import emit_program
@@ -19,8 +19,8 @@ from spyrec.passes.residency import RingRelayout
 from spyrec.sim.isa import Program
 
 Progress = Callable[[str, int, int], None]
-SHARES = (0.7, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0)
-"""Of the scratchpad for tensors between kernels, tried in turn."""
+LEAST_HELD = 16
+"""Of the scratchpad a kernel is given this part more when it had too little; then twice as much."""
 
 
 @dataclass(frozen=True)
@@ -93,20 +93,22 @@ def chosen_passes(pipeline: str | Sequence[Pass] | None) -> Pipeline:
 
 
 def _plan_with_room(module: Module, passes: tuple[Pass, ...], target: Target, hook: Hook) -> Module:
-    """Run the passes; when the scratchpad is too small for what was to stay on chip, plan again
-    from there with a smaller share."""
+    """Run the passes. When a kernel finds too little scratchpad beside the tensors that stay on
+    chip, plan again from there with more of it held free while that kernel runs, and only then."""
     split = next((i for i, p in enumerate(passes) if isinstance(p, RingRelayout)), None)
     if split is None:
         return run_pipeline(module, passes, target, hook)
     start = run_pipeline(module, passes[:split], target, hook)
-    first = passes[split]
-    assert isinstance(first, RingRelayout)
-    shares = [first.share, *(s for s in SHARES if s < first.share)]
-    for share in shares:
-        rest = (replace(first, share=share), *passes[split + 1:])
+    usable = target.device.lx.usable_bytes
+    held: dict[str, int] = {}
+    while True:
+        given = start.with_attrs(held=tuple(held.items())) if held else start
         try:
-            return run_pipeline(start, rest, target, hook)
-        except CapacityError:
-            if share == shares[-1]:
+            return run_pipeline(given, passes[split:], target, hook)
+        except CapacityError as error:
+            short = [name for name in error.kernels if held.get(name, 0) < usable]
+            if not short:
                 raise
-    raise AssertionError("the last share either returns or raises")
+            for name in short:
+                more = max(2 * held.get(name, 0), error.lacking, usable // LEAST_HELD)
+                held[name] = min(usable, more)

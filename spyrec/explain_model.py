@@ -21,10 +21,10 @@ from spyrec.explanation import (
 )
 from spyrec.ir.core import Module, Op, Value
 from spyrec.ir.errors import SpyrecError
+from spyrec.passes.homes import buffer_bytes, home
 from spyrec.passes.kernel import rank1
 from spyrec.passes.manager import Numerics, Pass
 from spyrec.passes.pin_rules import listed
-from spyrec.passes.residency import buffer_bytes, home
 from spyrec.passes.signature import signature
 from spyrec.progress import Progress, silent
 from spyrec.report import KernelRow, kernel_rows, run_totals

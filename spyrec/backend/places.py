@@ -11,8 +11,8 @@ from typing import Literal
 from spyrec.ir.core import Loc, Op, Value
 from spyrec.ir.errors import CapacityError
 from spyrec.ir.layout import Layout
+from spyrec.passes.homes import local_layout
 from spyrec.passes.kernel import Box, Map, Nest
-from spyrec.passes.residency import local_layout
 from spyrec.sim.isa import Claim, Guard, Instr, Limit, Operand, Rotate
 
 from .address import Frame, base, kernel_strides, limit, loop_strides, strides_along

@@ -10,8 +10,8 @@ import numpy as np
 from spyrec.ir.core import Module, Op, Value
 from spyrec.ir.layout import Layout
 from spyrec.passes.attrs import entries, whole_number
+from spyrec.passes.homes import home
 from spyrec.passes.manager import Target
-from spyrec.passes.residency import home
 from spyrec.runtime import stored_bytes
 from spyrec.sim.isa import Buffer, Launch, Program, Tensor
 

@@ -9,8 +9,8 @@ from typing import Literal
 
 from spyrec.ir.core import Value
 from spyrec.ir.layout import Layout
+from spyrec.passes.homes import local_layout
 from spyrec.passes.kernel import Box, Map
-from spyrec.passes.residency import local_layout
 from spyrec.sim.isa import MAX_DIMS, Instr, Intent, Num, Operand
 
 from .address import mask_of, num, strides_along, unit_of

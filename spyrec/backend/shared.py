@@ -56,7 +56,7 @@ class SharedKernels:
         """The kernel op with the exchanges that feed it. SpyrecError as ``build_kernel``."""
         numbers: dict[Value, int] = {}
         ops = (*exchanges, op)
-        shape = tuple(structure(o, numbers, ("name", *TABLES)) for o in ops)
+        shape = tuple(structure(o, numbers, ("name", "why_away", *TABLES)) for o in ops)
         names = _Names(str(op.attrs["name"]), op, tuple(numbers), _nodes(ops))
         key = shape, names.tables(), names.origins(ops), tuple(self._facts(ops))
         if key not in self.made:

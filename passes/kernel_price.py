@@ -1,0 +1,149 @@
+"""What a kernel costs by which of its tensors are on chip and by the scratchpad left for its tiles,
+and what a move over the ring costs: prices that decide who stays on chip."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Hashable
+from dataclasses import dataclass, field, replace
+from math import prod
+
+from spyrec.ir.core import Op, Value
+from spyrec.ir.errors import CapacityError
+from spyrec.sim.device import DeviceSpec
+
+from .allocate import busy_cycles, lacking_bytes
+from .contract_price import contract_candidates, contract_cost
+from .homes import Boxes
+from .kernel import Nest
+from .signature import signature
+from .tiling import UNREAD, Tiling, move_buffers, tile_bytes
+
+TRIP_CYCLES = 40  # of a trip beside its work, as contract_price has it
+
+
+@dataclass
+class PricedTile:
+    """A tile of a matrix kernel. Its bytes are counted when they are asked for."""
+
+    cycles: float
+    tile: tuple[int, ...]
+    counted: dict[bool, int] = field(default_factory=dict)
+
+    def bytes(self, nest: Nest, lean: bool) -> int:
+        """See ``tiling.tile_bytes``."""
+        if lean not in self.counted:
+            self.counted[lean] = tile_bytes(nest, self.tile, lean)
+        return self.counted[lean]
+
+
+@dataclass
+class KernelPrices:
+    """Prices of kernels that are divided over cores but not tiled yet; equal kernels are priced
+    once. ``tried``: of a kernel without products (budget, bytes of its tile, cycles): any budget
+    between the two gives the same tile."""
+
+    device: DeviceSpec
+    tiling: Tiling = field(default_factory=Tiling)
+    tried: dict[Hashable, list[tuple[int, int, float]]] = field(default_factory=dict)
+    tiles: dict[Hashable, list[PricedTile]] = field(default_factory=dict)
+    placed: dict[Hashable, Nest] = field(default_factory=dict)
+    signatures: dict[Op, Hashable] = field(default_factory=dict)
+
+    def price(
+        self, op: Op, operands: Collection[int], results: Collection[int], budget: int
+    ) -> float:
+        """Cycles of a kernel whose tiles have ``budget`` bytes, when these of its operands and
+        results are in the scratchpads and the others in card memory; infinite when no tile
+        fits."""
+        if op not in self.signatures:
+            self.signatures[op] = signature(op, without=UNREAD)
+        key = self.signatures[op], (*sorted(operands),), (*sorted(results),)
+        if key not in self.placed:
+            self.placed[key] = Nest(_with_spaces(op, operands, results))
+        nest = self.placed[key]
+        if nest.kind == "contract":
+            if key not in self.tiles:
+                self.tiles[key] = self._tiles(nest)
+            found = self.tiles[key]
+            for lean in (False, True):  # as tiling counts: with room for the next kernel's weights
+                for tile in found:
+                    if tile.bytes(nest, lean) <= budget:
+                        return tile.cycles
+            return math.inf
+        tried = self.tried.setdefault(key, [])
+        for most, least, cycles in tried:
+            if least <= budget <= most:
+                return cycles
+        least, cycles = self._streamed(nest, budget)
+        tried.append((budget, least, cycles))
+        return cycles
+
+    def _tiles(self, nest: Nest) -> list[PricedTile]:
+        """The tiles of a matrix kernel with the smallest steps of its sum, the cheapest first."""
+        stores = 0.5 * self._bus_cycles(nest, loads=False)  # most of it while the next tile is made
+        found = (
+            PricedTile(contract_cost(nest, tile, loops, self.device) + stores, tile)
+            for tile, loops in contract_candidates(nest, self.device, coarse=True)
+        )
+        return sorted(found, key=lambda t: (t.cycles, t.tile))
+
+    def _streamed(self, nest: Nest, budget: int) -> tuple[int, float]:
+        """(bytes of its tile, cycles) of a kernel without products: the longer of its work and its
+        transfers, half of the shorter, and what every trip costs. (0, infinite) when no tile
+        fits."""
+        try:
+            tile, _, why = self.tiling.tiled(nest, budget, self.device)
+        except CapacityError:
+            return 0, math.inf
+        assert isinstance(why[0], int | None)
+        trips = prod(-(-n // t) for n, t in zip(nest.local, tile, strict=True))
+        busy = 0.0
+        if nest.kind != "move":
+            grains = tuple(nest.grain(d) for d in range(len(nest.extents)))
+            busy = busy_cycles(nest, grains, self.device)(nest.parts)
+        bus = self._bus_cycles(nest)
+        if nest.kind == "move":  # each trip reads all between its first and last element
+            windows = sum(n for role, n in move_buffers(nest.op, tile) if role != "dst")
+            bus = max(bus, windows * trips * nest.cores / self.device.hbm.bytes_per_cycle)
+        waits = self.device.hbm.latency_cycles * (bus > 0)
+        cycles = max(busy, bus) + 0.5 * min(busy, bus) + waits + TRIP_CYCLES * trips
+        return why[0] or 0, cycles
+
+    def _bus_cycles(self, nest: Nest, loads: bool = True) -> float:
+        """Of what the kernel reads from card memory, each stick once, and writes there."""
+        hbm = self.device.hbm
+        read = sum(map(_bytes, {v for v in nest.op.operands if v.type.size > 1})) * loads
+        return read / hbm.bytes_per_cycle + sum(map(_bytes, nest.op.results)) / (
+            hbm.write_bytes_per_cycle
+        )
+
+
+def exchange_cycles(v: Value, need: Boxes, own: Boxes, device: DeviceSpec) -> float:
+    """Cycles in which all cores get what they need of a tensor and do not own: what the worst-off
+    one lacks, from a quarter round the ring away over links both ways."""
+    lacking = lacking_bytes(v, need, own) / device.ring.bytes_per_cycle
+    return device.ring.start_cycles + lacking * max(1.0, device.cores.count / 8)
+
+
+def _bytes(v: Value) -> int:
+    """Of a tensor in card memory."""
+    if v.type.space == "lx":
+        return 0
+    assert v.type.layout is not None
+    return v.type.layout.sticks * 128
+
+
+def _with_spaces(op: Op, operands: Collection[int], results: Collection[int]) -> Op:
+    """The kernel with these of its tensors in the scratchpads. An operand that comes in twice stays
+    one value."""
+    moved: dict[Value, Value] = {}
+
+    def there(v: Value, lx: bool) -> Value:
+        return moved.setdefault(v, Value(v.name, v.type.with_(space="lx"))) if lx else v
+
+    return replace(
+        op,
+        operands=tuple(there(v, i in operands) for i, v in enumerate(op.operands)),
+        results=tuple(there(v, i in results) for i, v in enumerate(op.results)),
+    )

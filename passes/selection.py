@@ -1,0 +1,145 @@
+"""Choosing an option for each of many things that live for some steps, so that all steps together
+cost least."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+WIDTH = 256  # ways of choosing that are followed side by side
+EXCHANGES = 2_000  # looks at other options, where that was too few
+
+
+@dataclass(frozen=True)
+class Thing:
+    """It lives from step ``first`` to ``last`` (inclusive) and has so many ``options``, of which it
+    keeps one for all of its life."""
+
+    first: int
+    last: int
+    options: int = 2
+
+
+Picks = Mapping[int, int]
+"""Thing, by its place in the sequence -> its option."""
+StepCost = Callable[[int, Picks], float]
+"""What a step costs by the options of the things alive at it."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """``options`` of all things, and what they ``cost``; ``exact``: nothing costs less."""
+
+    options: tuple[int, ...]
+    cost: float
+    exact: bool
+
+
+def select(things: Sequence[Thing], cost: StepCost, width: int = WIDTH) -> Selection:
+    """The options that cost least.
+
+    A step's cost depends on what is alive only, so of all ways to choose that agree on what is
+    still alive the cheapest will do: dynamic programming over the steps. Where more than ``width``
+    ways remain, the dearest so far are given up, and in the end single options, and pairs of
+    options of things that meet, are exchanged while that is cheaper.
+
+    >>> room = lambda step, picks: 0.0 if sum(picks.values()) < 2 else 9.0
+    >>> worth = {0: 3.0, 1: 2.0, 2: 2.0}
+    >>> def cost(step, picks):
+    ...     first = {0: 0, 1: 0, 2: 2}
+    ...     lost = sum(worth[i] for i, option in picks.items() if first[i] == step and not option)
+    ...     return lost + room(step, picks)
+    >>> select([Thing(0, 3), Thing(0, 1), Thing(2, 3)], cost)
+    Selection(options=(0, 1, 1), cost=3.0, exact=True)
+    """
+    ways: dict[tuple[tuple[int, int], ...], tuple[float, _Trail]] = {(): (0.0, None)}
+    exact = True
+    for step, starting in _steps(things):
+        after: dict[tuple[tuple[int, int], ...], tuple[float, _Trail]] = {}
+        choices = [*product(*(range(things[i].options) for i in starting))]
+        for alive, (total, trail) in ways.items():
+            for options in choices:
+                new = tuple(zip(starting, options, strict=True))
+                now = alive + new
+                spent = total + cost(step, dict(now))
+                left = tuple((i, o) for i, o in now if things[i].last > step)
+                if left not in after or spent < after[left][0]:
+                    after[left] = spent, (trail, new) if new else trail
+        if len(after) > width:
+            exact = False
+            after = dict(sorted(after.items(), key=lambda a: (a[1][0], a[0]))[:width])
+        ways = after
+    _, (_, trail) = min(ways.items(), key=lambda a: (a[1][0], a[0]))
+    picked = dict(_along(trail))
+    found = [picked[i] for i in range(len(things))]
+    if not exact:
+        _exchange(things, cost, found)
+    return Selection(tuple(found), total_cost(things, cost, found), exact)
+
+
+_Trail = tuple["_Trail", tuple[tuple[int, int], ...]] | None  # what was chosen before, and then
+
+
+def _along(trail: _Trail) -> Iterator[tuple[int, int]]:
+    while trail is not None:
+        trail, new = trail
+        yield from new
+
+
+def _steps(things: Sequence[Thing]) -> Iterator[tuple[int, list[int]]]:
+    """The steps at which something is alive, each with the things that begin there."""
+    starting: dict[int, list[int]] = {}
+    for i, thing in enumerate(things):
+        starting.setdefault(thing.first, []).append(i)
+    alive = sorted({s for t in things for s in range(t.first, t.last + 1)})
+    for step in alive:
+        yield step, starting.get(step, [])
+
+
+def total_cost(things: Sequence[Thing], cost: StepCost, options: Sequence[int]) -> float:
+    """What all steps cost together."""
+    return _cost_of(things, cost, options, [step for step, _ in _steps(things)])
+
+
+def _cost_of(
+    things: Sequence[Thing], cost: StepCost, options: Sequence[int], steps: Sequence[int]
+) -> float:
+    return sum(
+        cost(s, {i: options[i] for i, t in enumerate(things) if t.first <= s <= t.last})
+        for s in steps
+    )
+
+
+def _exchange(things: Sequence[Thing], cost: StepCost, options: list[int]) -> None:
+    """Change one option, or two of things that meet, while something is gained."""
+    looks = EXCHANGES
+    changed = True
+    while changed and looks > 0:
+        changed = False
+        for i, one in enumerate(things):
+            meeting = (
+                j for j in range(i + 1, len(things))
+                if things[j].first <= one.last and one.first <= things[j].last
+            )
+            for who in ((i,), *((i, j) for j in meeting)):
+                looks -= 1
+                if looks <= 0:
+                    return
+                first, last = min(things[k].first for k in who), max(things[k].last for k in who)
+                steps = [
+                    s for s in range(first, last + 1)
+                    if any(things[k].first <= s <= things[k].last for k in who)
+                ]
+                best, kept = _cost_of(things, cost, options, steps), [options[k] for k in who]
+                for tried in product(*(range(things[k].options) for k in who)):
+                    _put(options, who, tried)
+                    spent = _cost_of(things, cost, options, steps)
+                    if spent < best:
+                        best, kept, changed = spent, [*tried], True
+                _put(options, who, kept)
+
+
+def _put(options: list[int], who: Sequence[int], values: Sequence[int]) -> None:
+    for k, value in zip(who, values, strict=True):
+        options[k] = value
