@@ -43,7 +43,8 @@ class Accuracy:
 
 
 def measure(
-    name: str, numerics: Numerics = "dl16", seed: int = 0, random_weights: bool = False
+    name: str, numerics: Numerics = "dl16", seed: int = 0, random_weights: bool = False,
+    planner: str = "joint",
 ) -> Iterator[Accuracy]:
     """Compile the model, run it with poisoned padding, scratchpad and memory, and compare every
     output. ``random_weights``: instead of the constants that the light models have."""
@@ -52,7 +53,7 @@ def measure(
         model = with_random_weights(model, seed)
     inputs = make_inputs(name, seed)
     wanted = reference(model, inputs)
-    program = api.compile(model, bind=dict(MODELS[name].bind), numerics=numerics)
+    program = api.compile(model, bind=dict(MODELS[name].bind), numerics=numerics, planner=planner)
     fed = {p.buffer.name: runtime.pack(p, inputs[p.name], True) for p in program.inputs}
     result = run(program.code, program.device, fed, poison=True)
     for port in program.outputs:
@@ -87,6 +88,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", nargs="*", help="names in tests/real_models.py")
     parser.add_argument("--numerics", choices=("dl16", "ieee16", "fp32"), default="dl16")
+    parser.add_argument("--planner", choices=("joint", "baseline"), default="joint")
     parser.add_argument("--seed", type=int, default=0, help="of the inputs")
     parser.add_argument("--random-weights", action="store_true", help="in light models")
     options = parser.parse_args()
@@ -94,7 +96,9 @@ def main() -> int:
     print(f"{'model':<18} {'cosine':>10} {'max error':>10} {'max value':>10}  output")
     bad = 0
     for name in options.models or usual:
-        for row in measure(name, options.numerics, options.seed, options.random_weights):
+        for row in measure(
+            name, options.numerics, options.seed, options.random_weights, options.planner
+        ):
             print_row(row)
             bad += not row.good
     print(f"{bad} outputs below a cosine of {LEAST_COSINE}")

@@ -64,17 +64,21 @@ class Fuse:
     join: bool = True  # False: a kernel an op, to measure what fusing is worth
 
     def run(self, module: Module, target: Target) -> Module:
-        module = _own_outputs(exact_scalars(module))
+        module = own_outputs(exact_scalars(module))
         module = _split_reductions(module, target.device.cores.count)
         budget = int(target.device.lx.usable_bytes * self.lx_share)
-        groups = Grouper(module, budget, self.join).run()
-        build = _KernelBuilder(module)
-        for group in groups:
-            build.add(group)
-        return build.module().with_attrs(stage="device")
+        return kernels_of(module, Grouper(module, budget, self.join).run())
 
 
-def _own_outputs(module: Module) -> Module:
+def kernels_of(module: Module, groups: Sequence[Group]) -> Module:
+    """The module at the device stage, one kernel for each group."""
+    build = _KernelBuilder(module)
+    for group in groups:
+        build.add(group)
+    return build.module().with_attrs(stage="device")
+
+
+def own_outputs(module: Module) -> Module:
     """Each output becomes a tensor of its own: an echoed input, a constant or a repeated result is
     copied.
     """

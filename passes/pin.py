@@ -11,6 +11,7 @@ from spyrec.ir.core import Module, Op
 from spyrec.ir.errors import PassError
 
 from .allocate import CoreAllocation
+from .baseline_division import BaselineDivision
 from .kernel import Nest
 from .manager import Pass, Pipeline, Target
 from .pin_rules import (
@@ -37,7 +38,7 @@ def pinned_pipeline(passes: Pipeline, plan: Plan) -> Pipeline:
         match step:
             case StickLayout():
                 out.append(PinSticks(plan))
-            case CoreAllocation():
+            case CoreAllocation() | BaselineDivision() if not _has(out, PinKernels):
                 out.append(PinKernels(plan, step.cores))
             case Tiling():
                 out.append(PinTiles(plan, step.share))
@@ -51,6 +52,10 @@ def pinned_pipeline(passes: Pipeline, plan: Plan) -> Pipeline:
     return tuple(out)
 
 
+def _has(passes: Sequence[Pass], kind: type) -> bool:
+    return any(isinstance(p, kind) for p in passes)
+
+
 def refuse(problems: Sequence[str]) -> None:
     """PassError with one line for each problem, if there is any."""
     if problems:
@@ -60,7 +65,7 @@ def refuse(problems: Sequence[str]) -> None:
 @dataclass(frozen=True)
 class PinSticks:
     """Set ``pin_sticks`` = ((tensor name, dimension), ...) on the module, for those that can be
-    had; pin-kernels reports the others."""
+    had; pin-kernels reports the others. What a planner has pinned before stays for the rest."""
 
     name: ClassVar[str] = "pin-sticks"
     summary: ClassVar[str] = "Pins the stick dimensions that a plan gives."
@@ -68,14 +73,14 @@ class PinSticks:
 
     def run(self, module: Module, target: Target) -> Module:
         made = makers(module)
-        sticks = []
+        sticks: dict[str, int] = dict(module.attrs.get("pin_sticks", ()))  # type: ignore[arg-type]
         for v in (*module.body.args, *made):
             pin = self.plan.tensors.get(v.name)
             if pin is None or pin.stick is None:
                 continue
             if pin.stick in possible_sticks(v, made.get(v)):
-                sticks.append((v.name, pin.stick))
-        return module.with_attrs(pin_sticks=tuple(sticks))
+                sticks[v.name] = pin.stick
+        return module.with_attrs(pin_sticks=tuple(sticks.items()))
 
 
 @dataclass(frozen=True)

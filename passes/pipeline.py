@@ -3,10 +3,18 @@ place."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from spyrec.ir.errors import PassError
 
 from .allocate import CoreAllocation
 from .attention_blocks import AttentionBlocks
+from .baseline_division import BaselineDivision
+from .baseline_kernels import BaselineKernels
+from .baseline_order import BaselineOrder
+from .baseline_residency import BaselineResidency
+from .baseline_sticks import BaselineSticks
 from .canonicalize import Canonicalize
 from .cse import Cse
 from .dce import Dce
@@ -58,30 +66,70 @@ PIPELINE: Pipeline = (
     HbmPlan(),  # as is what lives in card memory
 )
 
+BASELINE: Pipeline = (
+    Canonicalize(),
+    PullScales(),
+    Fold(),
+    Cse(),
+    Decompose(),  # attention is not found, nor cut into blocks; no products are joined
+    Canonicalize(),
+    Fold(),
+    Limits(),
+    RangeScale(),
+    LegalizeDtypes(),
+    Cse(),
+    MergeMoves(),
+    Dce(),
+    BaselineKernels(),  # a kernel for each op of the published compiler
+    BaselineSticks(),  # pins what the next pass would choose ...
+    StickLayout(),
+    BaselineOrder(),
+    BaselineDivision(),  # ... so does this ...
+    CoreAllocation(),
+    BaselineResidency(),  # ... and this
+    RingRelayout(),
+    Tiling(),
+    LowerTiles(),
+    Scratchpad(prefetch=False),  # no weights come before their kernel's turn
+    HbmPlan(),
+)
+"""The published heuristics, one decision after the other, to compare with: see docs/baseline.md.
+Where nothing is planned the passes are the usual ones, so that both compute with the same numbers.
+"""
+
+PLANNERS: Mapping[str, Pipeline] = MappingProxyType({"joint": PIPELINE, "baseline": BASELINE})
+
 DEVICE_PASSES: tuple[type[Pass], ...] = (
     MergeMoves, Fuse, StickLayout, CoreAllocation, RingRelayout, Tiling, LowerTiles, Scratchpad,
     HbmPlan,
 )  # fmt: skip
 
+BASELINE_PASSES: tuple[type[Pass], ...] = (
+    BaselineKernels, BaselineSticks, BaselineOrder, BaselineDivision, BaselineResidency,
+)  # fmt: skip
+
 
 def registry() -> Registry:
     """All passes by name, those of other distributions included."""
-    return with_plugins({**PASSES, **{str(p.name): p for p in DEVICE_PASSES}})
+    return with_plugins({**PASSES, **{str(p.name): p for p in (*DEVICE_PASSES, *BASELINE_PASSES)}})
 
 
 PLANNING: tuple[str, ...] = tuple(str(p.name) for p in DEVICE_PASSES if p is not MergeMoves)
 """Each of these builds on what those before it decided."""
+STANDS_FOR: Mapping[str, str] = MappingProxyType({BaselineKernels.name: Fuse.name})
+"""Passes that do the work of another."""
 
 
 def check_order(passes: Pipeline) -> None:
     """PassError when a planning pass comes before one it builds on, or without it."""
     seen: set[str] = set()
     for step in passes:
-        if step.name in PLANNING:
-            missing = [n for n in PLANNING[: PLANNING.index(step.name)] if n not in seen]
+        name = STANDS_FOR.get(step.name, step.name)
+        if name in PLANNING:
+            missing = [n for n in PLANNING[: PLANNING.index(name)] if n not in seen]
             if missing:
                 raise PassError(
                     f"pass {step.name} builds on {', '.join(missing)}, which the pipeline does not "
                     f"run before it; the order is {', '.join(PLANNING)}"
                 )
-        seen.add(step.name)
+        seen.add(name)

@@ -29,6 +29,7 @@ def full_plan(module: Module, room_bytes: int = 0) -> Numbers:
     kernels = [op for op in module.body.ops if op.name == "kernel" and "tile" in op.attrs]
     spaces: Mapping[str, str] = dict(module.attrs.get("pin_spaces", ()))  # type: ignore[arg-type]
     sticks: Mapping[str, int] = dict(module.attrs.get("pin_sticks", ()))  # type: ignore[arg-type]
+    reasons: Mapping[str, str] = dict(module.attrs.get("why_space", ()))  # type: ignore[arg-type]
     readers = {v: [op for op, _ in found] for v, found in uses(module.body).items()}
     live = _Live(module, room_bytes)
     tensors: Numbers = {}
@@ -37,7 +38,8 @@ def full_plan(module: Module, room_bytes: int = 0) -> Numbers:
     for op in kernels:
         for i, v in enumerate(op.results):
             place = _place(module, op, i, readers.get(v, []), live)
-            if v.name in spaces and place != OUTPUT and isinstance(place, str):
+            pinned = v.name in spaces and v.name not in reasons
+            if pinned and place != OUTPUT and isinstance(place, str):
                 place = "pinned there"
             tensors[v.name] = _tensor(v, place, sticks, spaces)
     return {"kernels": {str(op.attrs["name"]): _kernel(op) for op in kernels}, "tensors": tensors}
@@ -154,6 +156,9 @@ def _place(
         return buffer_bytes(v.type, boxes)
     if v in module.body.results:
         return OUTPUT
+    reasons: Mapping[str, str] = dict(module.attrs.get("why_space", ()))  # type: ignore[arg-type]
+    if v.name in reasons:
+        return reasons[v.name]
     if not readers:
         return "never read"
     look_ups = [str(u.attrs.get("name", u.name)) for u in readers if not readable(u)]

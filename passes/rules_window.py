@@ -139,15 +139,17 @@ def _counts(op: Op) -> Array:
 
 
 def _lrn(op: Op, e: Emit) -> Value:
+    """Neighbouring channels are summed by a convolution of one tap, with ones near the diagonal: so
+    channels stay along the lanes, and what follows joins the matrix kernel."""
     (x,) = op.operands
     shape, size = x.type.static_shape, int_attr(op, "size")
     alpha, beta, bias = (number(op, key) for key in ("alpha", "beta", "bias"))
-    n, c, inner = shape[0], shape[1], math.prod(shape[2:])
-    squares = e.reshape(e.mul(x, x), (n, 1, c, inner))
-    before = (size - 1) // 2
-    total = _pool(
-        e, "sum_pool", squares, (size, 1), (1, 1), (1, 1), (before, 0), (size - 1 - before, 0)
-    )
+    channels = np.arange(shape[1])
+    offset = channels[None, :] - channels[:, None] + (size - 1) // 2
+    near = ((offset >= 0) & (offset < size)).astype(np.float32)[:, :, None, None]
+    flat = shape if len(shape) == 4 else (*shape[:2], math.prod(shape[2:]), 1)
+    squares, ones = e.reshape(e.mul(x, x), flat), e.constant(near, x.type.dtype)
+    total = e.op("conv", squares, ones, strides=(1, 1), pads=(0,) * 4, dilations=(1, 1), group=1)
     base = e.add(e.mul(e.reshape(total, shape), alpha / size), bias)
     return e.mul(x, e.op("pow", base, e.scalar(-beta, base)))
 

@@ -137,6 +137,7 @@ def compile(  # the name users expect, as re.compile has it
     example_inputs: Sequence[Any] | None = None,
     buckets: Mapping[str, Sequence[int]] | None = None,
     cache: bool | Cache = False,
+    planner: str = "joint",
 ) -> Program:
     """Compile a model: the path of an ``.onnx``, ``.pt2`` or ``.sir`` file, an ``onnx.ModelProto``,
     a torch ``ExportedProgram``, a ``torch.nn.Module`` (with ``example_inputs``, which tell its
@@ -145,7 +146,8 @@ def compile(  # the name users expect, as re.compile has it
     ``bind`` gives dynamic dimensions their size (by name, or ``"INPUT:AXIS"``); ``const`` gives
     inputs a fixed value; ``device`` is a name, a ``.toml`` path or a DeviceSpec; ``numerics`` is
     the format tensors live in on the device; ``passes`` replaces the pipeline (text, or passes);
-    ``plan`` (or the path of one) pins decisions; ``hook`` is called after each pass. ``buckets``
+    ``planner``: "joint", or "baseline", the published heuristics (docs/baseline.md); ``plan`` (or
+    the path of one) pins decisions; ``hook`` is called after each pass. ``buckets``
     gives open dimensions several sizes each: the program then holds kernels for every combination,
     which share weights (docs/buckets.md). ``cache``: look for the program among those kept on
     disk, and keep it there (True: in the user's folder, see docs/cache.md); what is found has the
@@ -168,7 +170,8 @@ def compile(  # the name users expect, as re.compile has it
     def build(module: Module, decisions: Mapping[str, Any] | None) -> Compiled:
         given = dict(decisions) if decisions is not None else None
         return compile_module(
-            module, target, pipeline=passes, plan=given, hook=hook, progress=progress
+            module, target, pipeline=passes, plan=given, hook=hook, progress=progress,
+            planner=planner,
         )
 
     def whole(module: Module) -> Program:
@@ -178,7 +181,7 @@ def compile(  # the name users expect, as re.compile has it
     kept = default_cache() if cache is True else cache or None
     about = None
     if buckets is None and kept and hook is None and (passes is None or isinstance(passes, str)):
-        about = surroundings(target, passes, plan)
+        about = surroundings(target, passes, plan, planner)
     if buckets is not None:
         from spyrec.bucket_compile import compile_buckets
 
@@ -232,6 +235,7 @@ def lower(
     plan: Mapping[str, Any] | str | Path | None = None,
     hook: Hook | None = None,
     progress: Progress = silent,
+    planner: str = "joint",
 ) -> Module:
     """The IR of a model after ``passes``, which may stop anywhere; else as ``compile``."""
     target = target_of(device, numerics)
@@ -241,7 +245,7 @@ def lower(
 
     return lower_module(
         module, target, pipeline=passes, plan=dict(plan) if plan is not None else None, hook=hook,
-        progress=progress,
+        progress=progress, planner=planner,
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from spyrec import LOADED_AT, __version__
-from spyrec.driver import chosen_passes
+from spyrec.driver import JOINT, chosen_passes
 from spyrec.ir.core import Module
 from spyrec.ir.errors import SpyrecError
 from spyrec.ir.printer import print_module
@@ -41,16 +41,16 @@ def recipe_key(recipe: str, surroundings: str) -> str:
 
 
 def surroundings(
-    target: Target, pipeline: str | None, plan: Mapping[str, Any] | None
+    target: Target, pipeline: str | None, plan: Mapping[str, Any] | None, planner: str = JOINT
 ) -> str | None:
     """All that a program depends on beside the model: this compiler and the libraries it computes
-    with, the machine, the numerics, the pipeline and the pins.
+    with, the machine, the numerics, the planner, the pipeline and the pins.
 
     ``pipeline``: the text of one that is not the usual; PassError when it is wrong. None when it
     cannot be known: a pass of somebody else (its code may change without notice),
     a plan that is not JSON, or a file of spyrec that was written after this process loaded it.
     """
-    passes = chosen_passes(pipeline)
+    passes = chosen_passes(pipeline, planner)
     source = source_digest()
     if source is None or any(not type(p).__module__.startswith("spyrec.") for p in passes):
         return None
@@ -60,7 +60,7 @@ def surroundings(
         return None
     return _digest(
         FORMAT, __version__, source, versions(LIBRARIES), platform.python_version(),
-        platform.machine(), repr(target), print_pipeline(passes), pins,
+        platform.machine(), repr(target), planner, print_pipeline(passes), pins,
     )  # fmt: skip
 
 

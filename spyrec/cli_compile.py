@@ -126,6 +126,8 @@ def _numeric(value: object) -> bool:
 @click.option("--device", default="spyre", show_default=True, metavar="NAME|FILE.toml",
               help="Machine to compile for.")
 @click.option("--passes", metavar="SPEC", help="Pipeline to run instead of the usual one.")
+@click.option("--planner", type=click.Choice(["joint", "baseline"]), default="joint",
+              show_default=True, help="Who decides: ours, or the published heuristics.")
 @click.option("--plan", type=click.Path(dir_okay=False), help="Decisions to pin, .json.")
 @click.option("--emit-plan", type=NEW_FILE, help="Where to write the full plan.")
 @click.option("--emit", type=click.Choice(["ir", "asm", "spx"]), default="spx", show_default=True,
@@ -150,6 +152,7 @@ def compile_command(
     const: Sequence[str],
     device: str,
     passes: str | None,
+    planner: str,
     plan: str | None,
     emit_plan: str | None,
     emit: str,
@@ -166,12 +169,14 @@ def compile_command(
         raise click.UsageError("--emit ir shows the IR of one size; use --bind, not --buckets")
     if no_weights and emit == "spx":
         raise click.UsageError("--no-weights is for --emit ir and --emit asm; a program needs them")
+    if passes is not None and planner != "joint":
+        raise click.UsageError("--passes and --planner both choose the passes; leave one out")
     from spyrec import api, files
     from spyrec.progress import progress_bar
 
     options: dict[str, Any] = {
         "bind": bindings, "const": constants, "device": device, "numerics": numerics,
-        "passes": passes, "plan": plan,
+        "passes": passes, "planner": planner, "plan": plan,
         "hook": _hook(print_after, verify_each),
     }
     source, stem, name = source_of(model, from_config, prompt, decode, layers)

@@ -15,7 +15,7 @@ from spyrec.cli_simulate import ENDLESS
 
 COMPILED_WITH = (
     "model", "from_config", "prompt", "decode", "layers", "bind", "const", "device", "passes",
-    "plan", "numerics",
+    "plan", "planner", "numerics",
 )  # fmt: skip
 """Parameters that mean here what they mean to ``spyrec compile``."""
 
@@ -43,6 +43,7 @@ def explain_command(
     device: str,
     passes: str | None,
     plan: str | None,
+    planner: str,
     numerics: Any,
     kernel: Sequence[str],
     top: int | None,
@@ -60,11 +61,13 @@ def explain_command(
     spyrec explain model.onnx --kernel 'k1?_*' --top 20 --json explained.json
     spyrec explain model.spx --plan plan.json
     """
+    if passes is not None and planner != "joint":
+        raise click.UsageError("--passes and --planner both choose the passes; leave one out")
     bindings, constants = parse_sizes("--bind", bind), parse_const(const)
     source, _, name = source_of(model, from_config, prompt, decode, layers)
     options: dict[str, Any] = {
         "bind": bindings, "const": constants, "device": device, "numerics": numerics,
-        "passes": passes,
+        "passes": passes, "planner": planner,
     }  # fmt: skip
     compiled = isinstance(source, str) and source.lower().endswith(".spx")
     if compiled:
@@ -100,7 +103,7 @@ def _only_for_models(tries: bool) -> None:
     """UsageError when an option was given that a program has no use for."""
     context = click.get_current_context()
     given = [
-        f"--{name}" for name in ("bind", "const", "device", "passes", "numerics")
+        f"--{name}" for name in ("bind", "const", "device", "passes", "planner", "numerics")
         if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
     ]  # fmt: skip
     given += ["--try"] * tries

@@ -26,10 +26,10 @@ def devices_command(files: Sequence[str]) -> None:
 
 @click.command("passes", short_help="List the passes and the usual pipeline.")
 def passes_command() -> None:
-    """List the passes with their options and defaults, then the usual pipeline."""
+    """List the passes with their options and defaults, then the pipeline of each planner."""
     from dataclasses import fields, is_dataclass
 
-    from spyrec.passes.pipeline import PIPELINE, registry
+    from spyrec.passes.pipeline import BASELINE, PIPELINE, registry
     from spyrec.passes.pipeline_text import print_pipeline
 
     for name, make in sorted(registry().items()):
@@ -39,6 +39,7 @@ def passes_command() -> None:
         click.echo(f"{name}{{{options}}}" if options else name)
         click.echo(f"    {getattr(make, 'summary', '')}")
     click.echo(f"\nusual pipeline: {print_pipeline(PIPELINE)}")
+    click.echo(f"\n--planner baseline: {print_pipeline(BASELINE)}")
 
 
 @click.command("ops", short_help="List the ops of the IR, of ONNX or of PyTorch.")

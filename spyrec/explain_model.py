@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from spyrec import api
+from spyrec.driver import JOINT
 from spyrec.explanation import (
     Alternative,
     Choice,
@@ -32,7 +33,7 @@ from spyrec.sim import isa
 from spyrec.sim.device import DeviceSpec
 from spyrec.sim.run import Prepared, prepare
 from spyrec.sim.stats import LaunchStats, RunResult
-from spyrec.trials import Planner, alternatives, planner
+from spyrec.trials import Planner, alternatives, planner_of
 from spyrec.what_if import CHANGES, Change
 
 PLACED = ("lx", "early", "lx_bytes")
@@ -53,6 +54,7 @@ def explain(
     device: str | DeviceSpec = "spyre",
     numerics: Numerics = "dl16",
     passes: str | Sequence[Pass] | None = None,
+    planner: str = JOINT,
     plan: Mapping[str, Any] | str | Path | None = None,
     example_inputs: Sequence[Any] | None = None,
     progress: Progress = silent,
@@ -78,7 +80,7 @@ def explain(
     else:
         target = api.target_of(device, numerics)
         module = api.import_model(model, bind or {}, const or {}, example_inputs)
-        source = planner(module, target, passes, pins, progress)
+        source = planner_of(module, target, passes, pins, planner, progress)
         done = source.compile(progress=progress)
         program = api.Program(done.program, done.module, done.plan)
         if isinstance(model, str | Path):

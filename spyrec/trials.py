@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any
 
-from spyrec.driver import Compiled, chosen_passes, compile_module, lower_module
+from spyrec.driver import JOINT, Compiled, chosen_passes, compile_module, lower_module
 from spyrec.explanation import Alternative, Trial
 from spyrec.ir.core import Module
 from spyrec.ir.errors import SpyrecError
@@ -63,12 +63,12 @@ class Planner:
         return Trial(cycles, ran.total_cycles, total_cycles - ran.total_cycles)
 
 
-def planner(
+def planner_of(
     module: Module, target: Target, passes: str | Sequence[Pass] | None, pins: Plan | None,
-    progress: Progress | None = None,
+    planner: str = JOINT, progress: Progress | None = None,
 ) -> Planner:
     """What decides nothing that a plan can pin is done once. SpyrecError as ``compile_module``."""
-    every = chosen_passes(passes)
+    every = chosen_passes(passes, planner)
     if module.stage == "tensor":
         check_order(every)
     before = tuple(takewhile(lambda p: not isinstance(p, StickLayout), every))

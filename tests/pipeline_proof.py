@@ -15,7 +15,7 @@ from spyrec.ir import interp
 from spyrec.ir.core import Module
 from spyrec.ir.rounding import round_to
 from spyrec.ir.verifier import verify
-from spyrec.passes.manager import Pass, Target, output_error, run_pipeline
+from spyrec.passes.manager import Pass, Pipeline, Target, output_error, run_pipeline
 from spyrec.passes.pipeline import PIPELINE
 from spyrec.sim.check import find_hazards
 from spyrec.sim.device import DeviceSpec, load_device, parse_device
@@ -50,7 +50,9 @@ def fitted(module: Module, inputs: Mapping[str, Array]) -> dict[str, Array]:
     }
 
 
-def prove(module: Module, target: Target, seed: int, allowed: float) -> Module:
+def prove(
+    module: Module, target: Target, seed: int, allowed: float, pipeline: Pipeline = PIPELINE
+) -> Module:
     """Every pass leaves a well-formed module that agrees with ``module``; gives the last one."""
     inputs = inputs_for(module, seed)
     want = interp.run(module, inputs)
@@ -62,15 +64,17 @@ def prove(module: Module, target: Target, seed: int, allowed: float) -> Module:
             error = output_error(expected, got[name].astype(expected.dtype))
             assert error <= allowed, f"after {step.name} the error of output {name} is {error:.3g}"
 
-    return run_pipeline(module, PIPELINE, target, check)
+    return run_pipeline(module, pipeline, target, check)
 
 
-def prove_binary(module: Module, target: Target, seed: int, allowed: float) -> None:
+def prove_binary(
+    module: Module, target: Target, seed: int, allowed: float, planner: str = "joint"
+) -> None:
     """The compiled program has no hazard and, run with everything poisoned, gives what ``module``
     means."""
     inputs = inputs_for(module, seed)
     want = interp.run(module, inputs)
-    program = compile_module(module, target).program
+    program = compile_module(module, target, planner=planner).program
     assert find_hazards(program, target.device) == ()
     ports = runtime.ports(program, "input")
     packed = {p.buffer.name: runtime.pack(p, inputs[p.name], True) for p in ports}

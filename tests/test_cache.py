@@ -25,7 +25,7 @@ from spyrec.frontend import torch_config
 from spyrec.frontend.torch_config import ConfiguredModel
 from spyrec.ir.core import Module
 from spyrec.passes.manager import Hook, Target
-from spyrec.passes.pipeline import registry
+from spyrec.passes.pipeline import PIPELINE, registry
 from spyrec.sim.device import load_device, parse_device
 from spyrec.sim.objfile import dump
 
@@ -92,8 +92,8 @@ def test_warnings_are_kept(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> Non
         {"const": {"x": [[0.5] * 64] * 4}}, {"numerics": "ieee16"}, {"numerics": "fp32"},
         {"device": parse_device(SPYRE.text + "\n")},
         {"device": dataclasses.replace(SPYRE, clock_mhz=SPYRE.clock_mhz * 2)},
-        {"passes": ",".join(p.name for p in driver.PIPELINE).replace("fuse", "fuse{join=false}")},
-        {"plan": {}}, {"plan": {"kernels": {"k0_matmul": {"buffers": 1}}}},
+        {"passes": ",".join(p.name for p in PIPELINE).replace("fuse", "fuse{join=false}")},
+        {"planner": "baseline"}, {"plan": {}}, {"plan": {"kernels": {"k0_matmul": {"buffers": 1}}}},
     ],
 )  # fmt: skip
 def test_whatever_matters_is_compiled_anew(cache: Cache, change: dict[str, Any]) -> None:
@@ -105,7 +105,7 @@ def test_whatever_matters_is_compiled_anew(cache: Cache, change: dict[str, Any])
 
 def test_the_usual_passes_by_name_are_the_usual_passes(cache: Cache) -> None:
     compiled(cache)
-    assert compiled(cache, passes=",".join(p.name for p in driver.PIPELINE)).from_cache
+    assert compiled(cache, passes=",".join(p.name for p in PIPELINE)).from_cache
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,8 +126,8 @@ def watching() -> Hook:
 @pytest.mark.parametrize(
     "options",
     [
-        {"hook": watching()}, {"passes": driver.PIPELINE},
-        {"passes": ",".join(["mine", *(p.name for p in driver.PIPELINE)])},
+        {"hook": watching()}, {"passes": PIPELINE},
+        {"passes": ",".join(["mine", *(p.name for p in PIPELINE)])},
         {"plan": {"kernels": {"k0_matmul": {"why": float("nan")}}}},
     ],
 )  # fmt: skip

@@ -35,7 +35,7 @@ from spyrec.passes.pipeline import PIPELINE
 from spyrec.passes.pipeline_text import print_pipeline
 from spyrec.sim.device import load_device
 from spyrec.sim.isa import Bucket
-from spyrec.trials import merged, planner
+from spyrec.trials import merged, planner_of
 from spyrec.what_if import CHANGES
 
 STALE = "docs/explain.md has drifted from the program; run: make docs"
@@ -190,7 +190,7 @@ def test_pinning_an_alternative_gives_the_time_that_was_told(told: Explanation) 
 
 def test_an_alternative_that_cannot_be_says_why() -> None:
     target = api.target_of("spyre", "dl16")
-    ready = planner(one_product(), target, None, None)
+    ready = planner_of(one_product(), target, None, None)
     pins = {"kernels": {"k0_matmul": {"parts": {"m": 64}}}}
     trial = ready.tried(Alternative("cut", {"m": 64}, (), 1.0, pins), ["k0_matmul"], 100).trial
     refused = "plan: kernel k0_matmul, parts: m=64 are 64 parts, there are 32 cores"

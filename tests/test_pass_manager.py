@@ -37,7 +37,7 @@ from spyrec.passes.manager import (
     verify_each,
 )
 from spyrec.passes.pin import PinKernels, PinSticks, PinTiles
-from spyrec.passes.pipeline import DEVICE_PASSES
+from spyrec.passes.pipeline import BASELINE_PASSES, DEVICE_PASSES
 from spyrec.passes.pipeline_text import parse_pipeline, print_pipeline
 from spyrec.passes.registry import PASSES, with_plugins
 from spyrec.sim.device import load_device
@@ -260,7 +260,7 @@ def test_each_pass_shows_before_and_after(name: str) -> None:
 
 
 PINS = {str(p.name): p for p in (PinSticks, PinKernels, PinTiles)}
-ALL = {**PASSES, **{str(p.name): p for p in DEVICE_PASSES}, **PINS}
+ALL = {**PASSES, **{str(p.name): p for p in (*DEVICE_PASSES, *BASELINE_PASSES)}, **PINS}
 
 
 @pytest.mark.parametrize("name", ALL)
