@@ -1,5 +1,6 @@
 """How near any model could come to the measured kernels: the spread of kernels that differ only in
-their arithmetic, and what a smooth regression predicts of rows it did not see.
+their arithmetic, what a smooth regression predicts of rows it did not see, and how far apart
+kernels are that move the same bytes but differ in which operand is broadcast.
 Run: spyrec validate MEASUREMENTS.csv --json V.json
      python -m benchmarks.noise_floor MEASUREMENTS.csv V.json
 """
@@ -28,6 +29,10 @@ ALIKE: Mapping[str, tuple[str, ...]] = {
 }
 """Variants of a class that move the same bytes in the same way, where memory hides arithmetic or
 their arithmetic costs the same."""
+
+SAME_BYTES = ("copy", "bcast", "bcastcol", "mulbcast")
+"""Variants that read and write one matrix; what else they read is small beside it."""
+APART = 10.0  # percent between two of them that no arithmetic explains
 
 KINDS_APART = 3.0  # between two kinds of kernel, in doublings of a size
 SCALES = ((0.7, 1, 1.5, 2.5, 4, 8), (0.7, 1.5, 3, 6), (2, 5, 15), (0.1, 0.3, 0.6, 1))
@@ -77,6 +82,25 @@ def alike(found: Sequence[Point], variants: Sequence[str], least_cores: int) -> 
     return np.concatenate(off) if off else np.zeros(0)
 
 
+def blind(found: Sequence[Point], least_cores: int) -> tuple[Floats, list[str]]:
+    """Deviations of rows of SAME_BYTES from the mean of their shape and cores, in percent: the
+    least that a model misses which does not look at the operand that is broadcast. And the shapes
+    where two variants are farther apart than APART, with the logarithm of each time over that of
+    a broadcast row."""
+    sets: dict[tuple[tuple[int, int], int], list[Point]] = {}
+    for p in found:
+        if p.variant in SAME_BYTES and p.cores >= least_cores:
+            sets.setdefault((p.shape, p.cores), []).append(p)
+    off, notes = [], []
+    for (shape, _), points_ in sorted(sets.items()):
+        times = {p.variant: p.measured for p in points_}
+        off.append(np.array([p.measured for p in points_]) - np.mean([p.measured for p in points_]))
+        if "bcast" in times and max(times.values()) - min(times.values()) > APART:
+            over = [f"{v} {t - times['bcast']:+.0f} %" for v, t in times.items() if v != "bcast"]
+            notes.append(f"{shape[0]} x {shape[1]}: {', '.join(over)}")
+    return np.concatenate(off) if off else np.zeros(0), notes
+
+
 def left_out(place: Floats, y: Floats, groups: Sequence[object], scales: Sequence[float]) -> float:
     """Root mean square of what a Gaussian process misses of each group, fitted to the others."""
     sizes, cores, kinds, noise = scales
@@ -119,6 +143,16 @@ def main() -> None:
         off = alike(found, ALIKE.get(name, ()), 32 if name == "pointwise" else 1)
         spread = f"{np.sqrt(np.mean(off**2)):12.1f}" if len(off) else f"{'-':>12}"
         print(f"{name:10}{model:12.1f}{spread}" + "".join(f"{x:12.1f}" for x in reachable(found)))
+    print()
+    found = points(rows, predicted, CLASSES["pointwise"] + CLASSES["broadcast"])
+    without = [p for p in found if p.variant != "copy"]
+    for label, part in (("broadcast", without), ("with copies", found)):
+        off, notes = blind(part, 32)
+        print(f"{label}: {len(off)} rows on 32 cores by a model blind to which operand is "
+              f"broadcast: at least {np.sqrt(np.mean(off**2)):.1f} %")
+    print("over the time of adding a row:")
+    for note in notes:
+        print(f"  {note}")
 
 
 if __name__ == "__main__":

@@ -108,11 +108,13 @@ class Hbm:
         """Bus time of a transfer in ticks, ``bytes_per_cycle`` of which make a core cycle.
 
         A tick carries one byte that is read; a byte that is written takes longer. Each contiguous
-        run of ``run_bytes`` (at least 1) shorter than a burst costs ``request_cycles`` more; half
-        of it when the next begins in the same burst, ``gap_bytes`` on, and less when it begins in
-        the same granule. Of a granule that is split every part costs what all do.
+        run of ``run_bytes`` (at least 1) shorter than a burst costs the part of ``request_cycles``
+        that it falls short of one; half of it when the next begins in the same burst, ``gap_bytes``
+        on, and less when it begins in the same granule. Of a granule that is split every part costs
+        what all do.
         """
         requests: Ints = self._short_runs(nbytes, run_bytes) * self.request_cycles
+        idle = self.burst_bytes - run_bytes  # of a burst; not used when there is none
         if writes:
             nbytes = -(-nbytes * self.bytes_per_cycle // self.write_bytes_per_cycle)
         near = gap_bytes is not None and gap_bytes < self.burst_bytes
@@ -120,7 +122,8 @@ class Hbm:
         opened = self._opened(gap_bytes)
         if self.splits(gap_bytes, apart_bytes):
             opened = opened * self.granule_bytes // apart_bytes
-        return nbytes + requests * self.bytes_per_cycle * opened // granules
+        lost: Ints = requests * self.bytes_per_cycle * opened * idle
+        return nbytes + lost // (granules * self.burst_bytes)
 
     def splits(self, gap_bytes: int | None, apart_bytes: int) -> bool:
         """Whether cores whose places are ``apart_bytes`` from one another, 0 for the same place,

@@ -46,13 +46,19 @@ def streamed(rows: int, cols: int, cores: int) -> Division:
     return _division(down, across, tall, LANES * max(1, BURST // tall))
 
 
-def by_rows(rows: int, cols: int, cores: int) -> Division:
-    """A broadcast operand keeps rows and columns apart."""
+def by_rows(rows: int, cols: int, cores: int, sticks: int = 8 * BURST) -> Division:
+    """A broadcast operand keeps rows and columns apart. Tiles of ``sticks``; the next is loaded
+    during the work on one, but results are stored before the work on it begins."""
     blocks = -(-cols // LANES)
     down, across = _larger_first(rows, blocks, cores)
     tall = min(2 * BURST, rows // down)
-    wide = min(blocks // across, max(1, 16 * BURST // tall))
-    return _division(down, across, tall, LANES * wide)
+    wide = min(blocks // across, max(1, sticks // tall))
+    return replace(_division(down, across, tall, LANES * wide), overlap="loads")
+
+
+def filled(rows: int, cols: int, cores: int) -> Division:
+    """Nothing but broadcast operands: cut as ``by_rows``, walked 8 KiB at a time."""
+    return replace(by_rows(rows, cols, cores, 2 * BURST), overlap="all")
 
 
 def paired(rows: int, cols: int, cores: int) -> Division:
@@ -60,13 +66,23 @@ def paired(rows: int, cols: int, cores: int) -> Division:
     cut = by_rows(rows, cols, cores)
     tall = min(BURST, rows // cut.parts["d0"])
     wide = min(-(-cols // LANES) // cut.parts["d1"], BURST // tall)
-    return replace(cut, tile={"d0": tall, "d1": LANES * wide})
+    return Division(cut.parts, {"d0": tall, "d1": LANES * wide})
 
 
-def in_turn(rows: int, cols: int, cores: int) -> Division:
-    """An operand of one element comes anew with every tile: cut as ``by_rows``; the next tile is
-    loaded meanwhile, but results are stored before the work on it begins."""
-    return replace(by_rows(rows, cols, cores), overlap="loads")
+def by_column(rows: int, cols: int, cores: int, whole: int = BURST) -> Division:
+    """An operand that is the same along each row: as ``by_rows``, but where a core has no more
+    rows of a column block than a burst, tiles are smaller: a burst, or, of less than ``whole``
+    rows, what memory moves before it turns."""
+    cut = by_rows(rows, cols, cores)
+    own = rows // cut.parts["d0"]
+    if own > BURST:
+        return cut
+    return by_rows(rows, cols, cores, BURST if own >= whole else 2 * BURST)
+
+
+def copied(rows: int, cols: int, cores: int) -> Division:
+    """An operand of one element: as ``by_column``, a burst at a time from half a burst on."""
+    return by_column(rows, cols, cores, BURST // 2)
 
 
 def reduced(rows: int, cols: int, cores: int) -> Division:

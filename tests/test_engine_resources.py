@@ -31,6 +31,14 @@ SLOWER = replace(
 )
 
 
+@given(st.integers(1, 64), st.integers(1, 1 << 13), st.integers(1, 1 << 13))
+def test_longer_runs_never_cost_more(bursts: int, one: int, other: int) -> None:
+    hbm, nbytes = SLOWER, bursts * SLOWER.burst_bytes
+    short, long = sorted((one, other))
+    assert hbm.bus_ticks(nbytes, short) >= hbm.bus_ticks(nbytes, long) >= nbytes
+    assert hbm.bus_ticks(nbytes, max(long, hbm.burst_bytes)) == nbytes
+
+
 @given(transfers)
 @settings(deadline=None)
 def test_bus_conserves_bytes_and_never_exceeds_its_rates(
@@ -136,19 +144,21 @@ def test_prices_of_instructions() -> None:
     assert sfp.shuffle_cycles(1024, 32, 8) == 16 + 32 * 2 + 4
     assert sfp.shuffle_cycles(1024, 2, 8) == 16 + 8 * 32 + 4  # 512 runs, but a block is turned
     assert sfp.shuffle_cycles(1024, 2, 512) == 16 + 512 * 2 + 4  # scattered over many sticks
-    assert hbm.bus_ticks(4096, 512) == hbm.bus_ticks(4096, 512, False, 1024) == 4096 + 8 * 3 * 128
-    assert hbm.bus_ticks(4096, 512, False, 1023) == 4096 + 8 * 3 * 128 // 2  # in the same burst
+    half = 8 * 3 * 128 // 2  # runs of half a burst
+    assert hbm.bus_ticks(4096, 512) == hbm.bus_ticks(4096, 512, False, 1024) == 4096 + half
+    assert hbm.bus_ticks(4096, 512, False, 1023) == 4096 + half // 2  # in the same burst
     wide = replace(hbm, granule_bytes=512, shared_run_cycles=7, together_max=2)
-    assert wide.bus_ticks(4096, 128, False, 512) == 4096 + 32 * 3 * 128 // 2
-    assert wide.bus_ticks(4096, 128, False, 256) == 4096 + 16 * 3 * 128 // 2  # two in a granule
+    sticks = 32 * 3 * 128 * 7 // 8  # an eighth of a burst each
+    assert wide.bus_ticks(4096, 128, False, 512) == 4096 + sticks // 2
+    assert wide.bus_ticks(4096, 128, False, 256) == 4096 + sticks // 4  # two in a granule
     # Other cores take what lies 128 bytes on, so each granule is opened four times.
-    assert wide.bus_ticks(4096, 128, False, 1024, 128) == 4096 + 4 * 32 * 3 * 128
-    assert wide.bus_ticks(4096, 128, False, 1024, 512) == 4096 + 32 * 3 * 128
-    assert wide.bus_ticks(4096, 128, False, 1023, 128) == 4096 + 32 * 3 * 128 // 2
+    assert wide.bus_ticks(4096, 128, False, 1024, 128) == 4096 + 4 * sticks
+    assert wide.bus_ticks(4096, 128, False, 1024, 512) == 4096 + sticks
+    assert wide.bus_ticks(4096, 128, False, 1023, 128) == 4096 + sticks // 2
     assert wide.split_cycles(4096, 128, 1024, 128) == 32 * 100
     assert wide.split_cycles(4096, 128, 1023, 128) == wide.split_cycles(4096, 128, 1024, 0) == 0
     assert wide.split_cycles(4096, 128, None, 128) == wide.split_cycles(4096, 1024, 1024, 128) == 0
-    assert SLOWER.bus_ticks(4096, 512, writes=True) == 4096 * 2 + 8 * 3 * 128
+    assert SLOWER.bus_ticks(4096, 512, writes=True) == 4096 * 2 + half
     assert hbm.bus_cycles(4096, 2048) == 32 + 16 + 2 * 2 * 10
     twice = replace(hbm, burst_bytes=512)
     assert twice.turnaround_ticks(2048, 512) == 4 * 2 * 10 * 128  # no more than 512 wait

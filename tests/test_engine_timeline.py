@@ -119,11 +119,11 @@ def test_shared_bus_is_first_come_first_served() -> None:
 
 
 def test_short_runs_cost_bus_time() -> None:
-    # 8 single sticks, close together: 8 requests of half of 3 cycles on top of 8 cycles of payload,
-    # and held for 8.
+    # 8 single sticks, close together, each 1/8 of a burst: 8 requests of half of 7/8 of 3 cycles on
+    # top of 8 cycles of payload, and held for 8.
     seen = timed(kernel(ml=(op("load", (8,), (lx(0, 1), hbm("x", 0, 2))),)))
-    assert seen.slices[0][3:] == (0, 28)
-    assert seen.done[0].bus_busy_cycles == 20
+    assert seen.slices[0][3:] == (0, 27)
+    assert seen.done[0].bus_busy_cycles == 19
 
 
 def test_reads_and_writes_alternate() -> None:
@@ -151,11 +151,11 @@ def test_empty_tail_takes_no_time_and_signals_after_the_transfers_ahead() -> Non
     tail = replace(LOAD, limits=(Limit(12, (8,)),), signals=(Signal(1),))
     vec = op("vec", (8,), (lx(100, 1), lx(0, 1)), [1])
     seen = timed(kernel(ml=(Loop(3, (tail,)),), sfp=(Loop(3, (vec,)),)))
-    # 8 sticks, then 4 (one short run: 3 cycles more, off the bus at 16 + 4 + 3, held for 4), then
-    # none: its signal comes with the last byte of the second, at 123, not before the bytes that are
+    # 8 sticks, then 4 (half a burst: 1.5 cycles more, off the bus at 16 + 4 + 2, held for 4), then
+    # none: its signal comes with the last byte of the second, at 122, not before the bytes that are
     # still on their way.
-    assert [s[3:] for s in seen.slices if s[1] == "ml"] == [(0, 16), (16, 27)]
-    assert [s[3:] for s in seen.slices if s[1] == "sfp"] == [(108, 116), (123, 131), (131, 139)]
+    assert [s[3:] for s in seen.slices if s[1] == "ml"] == [(0, 16), (16, 26)]
+    assert [s[3:] for s in seen.slices if s[1] == "sfp"] == [(108, 116), (122, 130), (130, 138)]
 
 
 def test_sync_behind_a_load_signals_when_the_load_has_arrived() -> None:
@@ -204,8 +204,8 @@ def test_send_and_receive() -> None:
 def test_per_core_counts() -> None:
     load = replace(LOAD, counts=((8, 4, 0, 2),))
     seen = timed(kernel(4, ml=(load,)))
-    # Bus: 8, then 4 + 3, then nothing for core 2, then 2 + 3; held for 8, 4 and 2 more.
-    assert [(s[0], s[3], s[4]) for s in seen.slices] == [(0, 0, 16), (1, 0, 19), (3, 0, 22)]
+    # Bus: 8, then 4 + 1.5, then nothing for core 2, then 2 + 2.25; held for 8, 4 and 2 more.
+    assert [(s[0], s[3], s[4]) for s in seen.slices] == [(0, 0, 16), (1, 0, 18), (3, 0, 20)]
 
 
 def test_early_launch_overlaps_the_one_before() -> None:

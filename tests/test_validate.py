@@ -303,8 +303,8 @@ def test_additions_are_walked_a_burst_at_a_time_in_a_chain_too(rows: dict[str, R
 
 
 @pytest.mark.parametrize(("variant", "tile", "overlap"), [
-    ("neg", (32, 64), "all"), ("add", (32, 64), "all"), ("bcast", (64, 512), "all"),
-    ("copy", (64, 512), "loads"),
+    ("neg", (32, 64), "all"), ("add", (32, 64), "all"), ("bcast", (64, 256), "loads"),
+    ("copy", (64, 256), "loads"), ("bcastcol", (64, 256), "loads"), ("write", (64, 64), "all"),
 ])  # fmt: skip
 def test_tiles_follow_how_the_operands_relate(
     rows: dict[str, Row], variant: str, tile: tuple[int, int], overlap: str
