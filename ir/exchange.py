@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +35,8 @@ def exchange(
 
 
 def exchange_boxes(
-    src_boxes: Sequence[Box | None], dst_boxes: Sequence[Box | None], stops: int | None = None
+    src_boxes: Sequence[Box | None], dst_boxes: Sequence[Box | None], stops: int | None = None,
+    spread: bool = False,
 ) -> list[Piece]:
     """Exact cover of each destination's box by what the sources hold: each of its elements comes
     once, from the core itself when it holds a copy, else from the nearest core that does.
@@ -42,17 +44,22 @@ def exchange_boxes(
     ``src_boxes[c]`` and ``dst_boxes[c]`` belong to core c, None or an empty box for nothing; both
     may overlap (copies, halos). Near is meant on a ring of ``stops`` stops (default: as many as
     there are cores), the lower core number first on a tie. Pieces come by destination, then by
-    distance.
+    distance. ``spread``: of several that hold it, the one that has given least to others so far,
+    the nearest on a tie.
     LayoutError when some element is held nowhere.
     """
     ring = max(stops or 0, len(src_boxes), len(dst_boxes))
     holders = [(core, box) for core, box in enumerate(src_boxes) if box and not is_empty(box)]
     pieces: list[Piece] = []
+    given = dict.fromkeys((core for core, _ in holders), 0)
     for core, wanted in enumerate(dst_boxes):
         if not wanted or is_empty(wanted):
             continue
         missing = [wanted]
-        for holder, held in sorted(holders, key=lambda h: ring_distance(h[0], core, ring)):
+        far = {holder: ring_distance(holder, core, ring) for holder, _ in holders}
+        for holder, held in sorted(
+            holders, key=lambda h: (far[h[0]] > 0, spread and given[h[0]], far[h[0]])
+        ):
             left: list[Box] = []
             for box in missing:
                 common = intersect(box, held)
@@ -60,6 +67,7 @@ def exchange_boxes(
                     left.append(box)
                     continue
                 pieces.append(Piece(holder, core, common))
+                given[holder] += (holder != core) * prod(n for _, n in common)
                 left += _around(box, common)
             missing = left
             if not missing:

@@ -16,6 +16,8 @@ from spyrec.ir.tiles import FACTORS, tile_shape
 from spyrec.sim.device import DeviceSpec
 
 from .contract_price import least_cost
+from .exchange_price import ring_cycles
+from .homes import align
 from .kernel import GROUP, Box, Map, Nest, clip, padded, rank1, spans, window
 from .manager import Target
 from .pieces import pieces, source_boxes
@@ -167,7 +169,7 @@ class CoreAllocation:
                 if len(pieces(nest.op)) <= MANY_PIECES:
                     boxes = source_boxes(cut.op, i, cut.core_ranges)
                     if v in owners:
-                        ring += lacking_bytes(v, boxes, owners[v]) / device.ring.bytes_per_cycle
+                        ring += exchanged(v, boxes, owners[v], device)
                     else:
                         bus += box_bytes(v, boxes) / device.hbm.bytes_per_cycle
                 continue
@@ -182,13 +184,13 @@ class CoreAllocation:
                 bus += one * distinct * fetches
                 link += one * device.hbm.bytes_per_cycle / device.hbm.core_bytes_per_cycle
             else:
-                ring += moved_bytes(cut.reading(i), m, v, owners[v]) / device.ring.bytes_per_cycle
+                shape = rank1(v.type)
+                boxes = tuple(clip(window(m, r), shape) for r in cut.reading(i))
+                ring += exchanged(v, boxes, owners[v], device)
         side = bus * device.hbm.bytes_per_cycle / device.hbm.side_bytes_per_cycle
         side *= min(1.0, device.cores.count // 2 / prod(parts))  # what the first half reads
         if nest.kind == "contract":
             busy = max(busy, least_cost(cut, device, self._on_chip(cut, owners, device)))
-        # all cores receive so much, from a quarter round the ring away, over links both ways
-        ring *= max(1.0, device.cores.count / 8)
         return max(busy, bus, side, link) + ring + 0.01 * (busy + bus), -prod(parts)
 
     def _on_chip(
@@ -215,24 +217,11 @@ def bus_cycles(v: Value, m: Map, local: Sequence[int], device: DeviceSpec) -> fl
     return ticks / device.hbm.bytes_per_cycle
 
 
-def moved_bytes(ranges: Sequence[Box], m: Map, v: Value, owned: tuple[Box, ...]) -> float:
-    """Bytes the core that lacks most of its share of ``v`` has to be sent."""
-    shape = rank1(v.type)
-    return lacking_bytes(v, tuple(clip(window(m, r), shape) for r in ranges), owned)
-
-
-def lacking_bytes(v: Value, needed: tuple[Box, ...], owned: tuple[Box, ...]) -> float:
-    """Bytes of its needed box that the worst-off core does not own, padding included."""
+def exchanged(v: Value, needed: Boxes, owned: Boxes, device: DeviceSpec) -> float:
+    """Cycles of the exchange that gives each core its needed box, 0 if none is needed."""
     assert v.type.layout is not None
-    need = np.array(needed, dtype=np.int64)
-    none = [(0, 0)] * need.shape[1]
-    have = np.array([owned[c] if c < len(owned) else none for c in range(len(need))], np.int64)
-    lo = np.maximum(need[:, :, 0], have[:, :, 0])
-    hi = np.minimum(need[:, :, 0] + need[:, :, 1], have[:, :, 0] + have[:, :, 1])
-    kept = np.clip(hi - lo, 0, None).prod(axis=1)
-    lacking = need[:, :, 1].prod(axis=1) - kept
-    lanes = max(1, int(need[:, v.type.layout.stick_dim, 1].max()))
-    return float(lacking.max()) * v.type.dtype.bits / 8 * padded(lanes, GROUP) / lanes
+    stick, shape = v.type.layout.stick_dim, rank1(v.type)
+    return ring_cycles(v.type.layout, owned, [align(b, stick, shape) for b in needed], device)
 
 
 def box_bytes(v: Value, boxes: tuple[Box, ...]) -> float:

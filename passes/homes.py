@@ -12,6 +12,8 @@ from spyrec.ir.types import TensorType
 from .kernel import GROUP, Box, padded
 
 Boxes = tuple[Box, ...]
+Order = tuple[int, ...]
+"""Dimensions of a buffer, outermost first."""
 
 
 def align(box: Box, stick: int, shape: tuple[int, ...]) -> Box:
@@ -24,16 +26,17 @@ def align(box: Box, stick: int, shape: tuple[int, ...]) -> Box:
     return (*box[:stick], (lo, hi - lo), *box[stick + 1 :])
 
 
-def local_layout(type_: TensorType, boxes: Boxes) -> Layout:
-    """Layout of the scratchpad buffer that holds any one of the boxes."""
-    assert type_.layout is not None
+def local_layout(like: Layout, boxes: Boxes, order: Order | None = None) -> Layout:
+    """Layout of the scratchpad buffer that holds any one of the boxes of a tensor laid out ``like``
+    this. ``order``: its dimensions outermost first; that of ``Layout.stick`` unless given."""
     shape = tuple(max(1, *(b[d][1] for b in boxes)) for d in range(len(boxes[0])))
-    return Layout.stick(shape, type_.dtype.bits, type_.layout.stick_dim)
+    return Layout.stick(shape, like.bits, like.stick_dim, order)
 
 
 def buffer_bytes(type_: TensorType, boxes: Boxes) -> int:
     """Scratchpad bytes a core sets aside for its box."""
-    return local_layout(type_, boxes).sticks * 128
+    assert type_.layout is not None
+    return local_layout(type_.layout, boxes).sticks * 128
 
 
 def contains(outer: Box, inner: Box) -> bool:
@@ -95,3 +98,15 @@ def home(op: Op, index: int) -> Boxes | None:
     if op.name == "relayout":
         held = ((0, op.attrs["boxes"]),)
     return next((boxes for i, boxes in held if i == index), None)
+
+
+def home_layout(op: Op, index: int) -> Layout | None:
+    """Layout of the buffer that holds any core's box of a resident result of a kernel or relayout;
+    None when it lives in card memory."""
+    boxes, layout = home(op, index), op.results[index].type.layout
+    if boxes is None:
+        return None
+    assert layout is not None
+    ordered: Any = op.attrs.get("home_orders", ())
+    order = op.attrs.get("order") if op.name == "relayout" else dict(ordered).get(index)
+    return local_layout(layout, boxes, order)  # type: ignore[arg-type]

@@ -1,5 +1,5 @@
-"""What a kernel costs by which of its tensors are on chip and by the scratchpad left for its tiles,
-and what a move over the ring costs: prices that decide who stays on chip."""
+"""What a kernel costs by which of its tensors are on chip and by the scratchpad left for its tiles:
+prices that decide who stays on chip."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from spyrec.ir.core import Op, Value
 from spyrec.ir.errors import CapacityError
 from spyrec.sim.device import DeviceSpec
 
-from .allocate import busy_cycles, lacking_bytes
+from .allocate import busy_cycles
 from .contract_price import contract_candidates, contract_cost
-from .homes import Boxes
 from .kernel import Nest
 from .signature import signature
 from .tiling import UNREAD, Tiling, move_buffers, tile_bytes
@@ -117,13 +116,6 @@ class KernelPrices:
         return read / hbm.bytes_per_cycle + sum(map(_bytes, nest.op.results)) / (
             hbm.write_bytes_per_cycle
         )
-
-
-def exchange_cycles(v: Value, need: Boxes, own: Boxes, device: DeviceSpec) -> float:
-    """Cycles in which all cores get what they need of a tensor and do not own: what the worst-off
-    one lacks, from a quarter round the ring away over links both ways."""
-    lacking = lacking_bytes(v, need, own) / device.ring.bytes_per_cycle
-    return device.ring.start_cycles + lacking * max(1.0, device.cores.count / 8)
 
 
 def _bytes(v: Value) -> int:

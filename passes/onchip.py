@@ -10,8 +10,9 @@ from functools import cached_property
 from spyrec.ir.core import Op, Value
 from spyrec.sim.device import DeviceSpec
 
+from .exchange_price import ring_cycles
 from .homes import Boxes, buffer_bytes
-from .kernel_price import KernelPrices, exchange_cycles
+from .kernel_price import KernelPrices
 from .selection import Picks, Thing, select
 
 Use = tuple[Op, int]
@@ -147,8 +148,9 @@ class OnChip:
         if total == math.inf or taken > self.most:
             total = NO_ROOM + taken
         for v in dict.fromkeys(v for v in op.operands if v in kept):  # in order: floats are added
-            c = self.of[v]
+            c, like = self.of[v], v.type.layout
+            assert like is not None
             for need, (first, _, _) in zip(c.copies, c.spans, strict=True):
                 if first == step:
-                    total += exchange_cycles(v, need, c.own, self.device)
+                    total += ring_cycles(like, c.own, need, self.device)
         return total

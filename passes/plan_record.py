@@ -166,6 +166,10 @@ def _place(
         return f"read by a look-up, {', '.join(look_ups)}, which reads card memory only"
     if v.type.dtype.bits in FACTOR_ARRANGEMENTS:
         return f"{v.type.dtype.name} is kept in card memory, as the matrix unit reads it"
+    slower: Any = op.attrs.get("why_memory", ())
+    for i, moved, stored in slower:
+        if i == index:
+            return f"about {moved:.0f} cycles over the ring, {stored:.0f} through card memory"
     nest = Nest(op)
     away: tuple[Any, ...] = op.attrs.get("why_away", ())  # type: ignore[assignment]
     dearer = dict(away).get(index, math.inf)

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import ClassVar
 
-from spyrec.ir.core import Block, Builder, Module, Op, Value, names, remap, uses
+from spyrec.ir.core import Attr, Block, Builder, Module, Op, Value, names, remap, uses
 
 from .allocate import owned_boxes
-from .homes import Boxes, align, buffer_bytes, contains, held_bytes, pad_boxes, readable
+from .exchange_plan import best_orders
+from .exchange_price import memory_cycles, ring_cycles
+from .homes import Boxes, Order, align, buffer_bytes, contains, held_bytes, pad_boxes, readable
 from .in_place import replaced_operands
 from .kernel import Nest, rank1
 from .kernel_price import KernelPrices
@@ -28,9 +30,12 @@ class RingRelayout:
     """Decide for every intermediate tensor: scratchpad or card memory.
 
     A tensor stays on chip when its owners' parts, and for each reader that is cut differently a
-    `relayout` copy, fit into ``share`` of the scratchpad for as long as they are needed. Readers
-    that need the same parts share one copy. An elementwise result takes over the room of an operand
-    that nobody reads afterwards (``in_place``).
+    `relayout` copy, fit into ``share`` of the scratchpad for as long as they are needed, unless its
+    exchanges would take longer than storing and loading it (``why_memory`` = ((result, cycles of
+    the exchanges, through memory), ...)). Readers that need the same parts share one copy. An
+    elementwise result takes over the room of an operand that nobody reads afterwards
+    (``in_place``). Dimensions of the buffers are ordered so that what an exchange moves lies in
+    long runs, where readers do not mind (``home_orders``, ``order``).
 
     Whatever is alive only where everything fits beside tiles of the usual size stays. Where it is
     tight, all tensors of the tight stretch are decided together: by what the kernels that make and
@@ -72,16 +77,33 @@ class RingRelayout:
     )
     share: float = 0.9  # of the scratchpad that may hold tensors between kernels
     enable: bool = True
+    reorder: bool = True  # order the dimensions of buffers for long runs
 
     def run(self, module: Module, target: Target) -> Module:
         if not self.enable:
             return module
-        return _Residency(module, target, self.share).run()
+        return _Residency(module, target, self.share, self.reorder).run()
 
 
 def candidates(module: Module, target: Target, away: Collection[str] = ()) -> list[Candidate]:
     """The tensors of a divided module that can stay on chip, but for those named in ``away``."""
-    return _Residency(module, target, 1.0).candidates(away)
+    return _Residency(module, target, 1.0, False).candidates(away)
+
+
+def any_order(use: Use) -> bool:
+    """Can this operand be read whatever the order of its buffer's dimensions? (The matrix unit
+    wants the rows of its second factor one after the other.)
+    """
+    op, index = use
+    return op.attrs["kind"] != "contract" or index == 0
+
+
+@dataclass
+class _Orders:
+    """Of the buffers of tensors and of copies for readers, where it is not the usual one."""
+
+    homes: dict[Value, Order] = field(default_factory=dict)
+    copies: dict[tuple[Value, Boxes], Order] = field(default_factory=dict)
 
 
 @dataclass
@@ -89,6 +111,7 @@ class _Residency:
     source: Module
     target: Target
     share: float
+    reorder: bool
     boxes: dict[Hashable, Boxes] = field(default_factory=dict)  # equal kernels' are found once
     signatures: dict[Op, Hashable] = field(default_factory=dict)
 
@@ -97,11 +120,13 @@ class _Residency:
         self.cores = self.target.device.cores.count
         self.position = {op: i for i, op in enumerate(ops)}
         self.uses = uses(self.source.body)
+        self.why_memory: dict[Op, list[tuple[int, float, float]]] = {}
 
     def run(self) -> Module:
         ops = self.source.body.ops
         pins: dict[str, str] = dict(self.source.attrs.get("pin_spaces", ()))  # type: ignore[arg-type]
-        found = self.candidates({name for name, space in pins.items() if space == "hbm"})
+        possible = self.candidates({name for name, space in pins.items() if space == "hbm"})
+        found = [c for c in possible if c.value.name in pins or not self._cheaper_in_memory(c)]
         pinned = [c for c in found if c.value.name in pins]
         usable = self.target.device.lx.usable_bytes
         held = held_bytes(self.source)
@@ -112,7 +137,48 @@ class _Residency:
         )
         kept = choice.choose(choice.fitting(pinned, usable), {c.value for c in pinned})
         self.dearer = choice.dearer(kept)
-        return self._rebuild([c for c in found if c.value in kept])
+        staying = [c for c in found if c.value in kept]
+        rooms = {c.value: next((v for v in c.over if v in kept), None) for c in staying}
+        orders = self._orders(staying, rooms) if self.reorder else _Orders()
+        return self._rebuild(staying, rooms, orders)
+
+    def _cheaper_in_memory(self, c: Candidate) -> bool:
+        """Would storing and loading a result take less than the exchanges for its readers?"""
+        like, device = c.value.type.layout, self.target.device
+        assert like is not None
+        moved = sum(ring_cycles(like, c.own, need, device) for need in c.copies)
+        if not moved or moved <= (stored := memory_cycles(like, c.own, [*c.copies], device)):
+            return False
+        self.why_memory.setdefault(c.op, []).append((c.index, float(moved), float(stored)))
+        return True
+
+    def _orders(
+        self, staying: Sequence[Candidate], rooms: Mapping[Value, Value | None]
+    ) -> _Orders:
+        """The dimensions of buffers in orders that suit the exchanges. What takes over an operand's
+        room has that one's order."""
+        found = _Orders()
+        for c in staying:
+            v, room_of = c.value, rooms[c.value]
+            if room_of is not None and room_of in found.homes:
+                found.homes[v] = found.homes[room_of]
+            copied = {use for who in c.copies.values() for use in who}
+            direct = [use for use in self.uses[v] if use not in copied]
+            plain = v.type.dtype.bits == 16
+            home_free = room_of is None and plain and all(map(any_order, direct))
+            free = [plain and all(map(any_order, who)) for who in c.copies.values()]
+            if not c.copies or not (home_free or any(free)) or v in found.homes:
+                continue
+            assert v.type.layout is not None
+            home, there = best_orders(
+                v.type.layout, c.own, [*c.copies], self.target.device, home_free, free
+            )
+            if home is not None:
+                found.homes[v] = home
+            for need, order in zip(c.copies, there, strict=True):
+                if order is not None:
+                    found.copies[v, need] = order
+        return found
 
     def candidates(self, away: Collection[str]) -> list[Candidate]:
         """See the function."""
@@ -178,7 +244,9 @@ class _Residency:
             self.signatures[op] = signature(op)
         return self.signatures[op]
 
-    def _rebuild(self, kept: Sequence[Candidate]) -> Module:
+    def _rebuild(
+        self, kept: Sequence[Candidate], rooms: Mapping[Value, Value | None], orders: _Orders
+    ) -> Module:
         builder = Builder(names(self.source))
         mapped: dict[Value, Value] = {}
         homes = {c.value: c.own for c in kept}
@@ -187,7 +255,7 @@ class _Residency:
         for c in kept:
             for (need, who), (first, _, _) in zip(c.copies.items(), c.spans, strict=True):
                 before.setdefault(first, []).append((c.value, need, who))
-            over = next((v for v in c.over if v in homes), None)
+            over = rooms[c.value]
             if over is not None:
                 replaced.setdefault(c.op, []).append((c.index, c.op.operands.index(over)))
         swaps: dict[tuple[Op, int], Value] = {}
@@ -195,9 +263,10 @@ class _Residency:
             for v, need, who in before.get(position, []):
                 here = mapped[v]
                 made = Value(builder.fresh(f"{v.name}_there"), here.type)
-                builder.add(
-                    Op("relayout", (here,), (made,), MappingProxyType({"boxes": need}), (), op.loc)
-                )
+                there: dict[str, Attr] = {"boxes": need}
+                if (v, need) in orders.copies:
+                    there["order"] = orders.copies[v, need]
+                builder.add(Op("relayout", (here,), (made,), MappingProxyType(there), (), op.loc))
                 for use in who:
                     swaps[use] = made
             new = remap(op, mapped)
@@ -210,6 +279,13 @@ class _Residency:
             resident = tuple((i, homes[r]) for i, r in enumerate(op.results) if r in homes)
             if resident:
                 new = new.with_attrs(resident=resident)
+            ordered = tuple(
+                (i, orders.homes[r]) for i, r in enumerate(op.results) if r in orders.homes
+            )
+            if ordered:
+                new = new.with_attrs(home_orders=ordered)
+            if op in self.why_memory:
+                new = new.with_attrs(why_memory=tuple(self.why_memory[op]))
             if op in replaced:
                 new = new.with_attrs(in_place=tuple(replaced[op]))
             away = tuple(

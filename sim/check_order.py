@@ -289,20 +289,21 @@ class Order:
         return clock
 
 
-Path = tuple[str, int]
-NOWHERE: Path = ("", 0)
+Path = tuple[str, int, int]
+NOWHERE: Path = ("", 0, 0)
 
 
 def _path(work: UnitPlan, core: int, step: int) -> Path:
-    """The ring and the receivers of a sender's step; NOWHERE when it has none."""
+    """The ring, the receivers of a sender's step and those reached the longer way; NOWHERE when it
+    has none."""
     instr = work.at(core, step)[0].instr
-    mask = core_value(instr.imm.get("cores", 0), core)
-    return (instr.op, mask) if mask else NOWHERE
+    mask, far = (core_value(instr.imm.get(name, 0), core) for name in ("cores", "far"))
+    return (instr.op, mask, far) if mask else NOWHERE
 
 
-def _paths(cores: int, plans: list[KernelPlan]) -> dict[tuple[int, str, int], int]:
+def _paths(cores: int, plans: list[KernelPlan]) -> dict[tuple[int, str, int, int], int]:
     """A lane for each sender and each way it sends, and one for its steps without receivers."""
-    found: dict[tuple[int, str, int], int] = {}
+    found: dict[tuple[int, str, int, int], int] = {}
     for plan in plans:
         work = plan.units.get(SEND)
         for core, steps in enumerate(work.steps if work else ()):

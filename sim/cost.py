@@ -42,7 +42,8 @@ class Cost:
     partial sums).
     ``held``: cycles for which the requests of a transfer take the link of their half or, negative,
     its unit is occupied at least (ml, ms); or the unit is after the ring is done (rs).
-    ``takers``: mask of the cores that wait for one another in a load (ml).
+    ``takers``: mask of the cores that wait for one another in a load (ml), or of those that a send
+    reaches the longer way round (rs).
     ``macs``: multiply-accumulates of useful rows and inner elements, over 64 columns a group.
     """
 
@@ -153,7 +154,7 @@ def _send(instr: Instr, kernel: Kernel, device: DeviceSpec, trips: Counts) -> Co
     mask = per_core(instr.imm.get("cores", 0), kernel.cores)
     nbytes = nbytes * (mask != 0)
     held = device.ring.held_cycles(nbytes, np.minimum(run, run_there))
-    return Cost(nbytes, mask, held)
+    return Cost(nbytes, mask, held, per_core(instr.imm.get("far", 0), kernel.cores) * (nbytes > 0))
 
 
 def _psum(instr: Instr, kernel: Kernel, device: DeviceSpec, trips: Counts) -> Cost:

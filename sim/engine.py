@@ -231,7 +231,7 @@ class Engine:
             queue.share = 0
         else:
             if unit == RS:
-                end, done = self.ring.send(now, core, nbytes, extra)
+                end, done = self.ring.send(now, core, nbytes, extra, takers)
                 end, done = end + held, done + held
             else:
                 bus = self.bus

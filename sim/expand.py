@@ -21,7 +21,7 @@ from .pieces import scattered
 Waits = tuple[tuple[int, int, int], ...]  # token, needed, taken
 Signals = tuple[tuple[int, int, tuple[int, ...] | None], ...]  # token, n, cores (None: this one)
 Step = tuple[Waits, Signals, int, int, int, tuple[int, ...] | None]
-"""Waits, signals, Cost.work, .extra, .held, and the cores that wait for one another in a load."""
+"""Waits, signals, Cost.work, .extra, .held, and the cores of Cost.takers."""
 
 
 @dataclass(frozen=True)

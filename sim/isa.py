@@ -264,9 +264,10 @@ OPCODES: dict[str, OpcodeDef] = {
     ),
     "store": OpcodeDef(4, ("ms",), ("dst", "src"), {}, None, "copy sticks from scratchpad to HBM"),
     "send": OpcodeDef(
-        5, ("rs",), ("dst", "src"), {"cores": 0}, None,
+        5, ("rs",), ("dst", "src"), {"cores": 0, "far": 0}, None,
         "copy sticks from this core's scratchpad to the scratchpads of the cores in the mask, over "
-        "the ring; signals fire when the last byte has arrived",
+        "the ring: to those in the mask far the longer way round, to the others the shorter "
+        "(upwards when both are equal); signals fire when the last byte has arrived",
     ),
     "recv": OpcodeDef(
         6, ("rr",), (), {"fragments": 1}, (),

@@ -40,7 +40,7 @@ from .isa import (
 
 __all__ = ["assemble", "disassemble", "kernel_listing"]
 
-SETS = ("cores", "axes", "acc_levels")  # immediates that are bit sets
+SETS = ("cores", "far", "axes", "acc_levels")  # immediates that are bit sets
 HEXES = ("fill", "value")  # immediates that are bit patterns
 _BARE = re.compile(r"[A-Za-z0-9_./:-]+")
 _BASE64_BYTES = 66  # of compressed data on one line

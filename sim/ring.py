@@ -10,6 +10,7 @@ from .device import Ring as RingSpec
 
 UP, DOWN = 0, 1
 
+Cores = tuple[int, ...]
 RingState = tuple[tuple[int, ...], ...]
 Row = tuple[int, int, int]
 """Neighbouring segments: first, the one after the last, and from their gate to when a payload that
@@ -48,14 +49,17 @@ class Ring:
         self._more = [[0] * (self.stops + 1), [0] * (self.stops + 1)]
         self._psum_free = [[0] * self.stops, [0] * self.stops]
         self.psum_bytes = [[0] * self.stops, [0] * self.stops]
-        self._routes: dict[tuple[int, int], list[Way]] = {}
+        self._routes: dict[tuple[int, int, Cores | None], list[Way]] = {}
 
     @property
     def link_bytes(self) -> list[list[int]]:
         return [list(accumulate(lane[:-1])) for lane in self._more]
 
-    def send(self, now: int, core: int, nbytes: int, mask: int) -> tuple[int, int]:
-        """Send from ``core`` to the cores of ``mask``, issued at core cycle ``now``.
+    def send(
+        self, now: int, core: int, nbytes: int, mask: int, far: Cores | None = None
+    ) -> tuple[int, int]:
+        """Send from ``core`` to the cores of ``mask``, those ``far`` the longer way round, issued
+        at core cycle ``now``.
 
         Returns the core cycles in which the last byte has left and has arrived everywhere. A
         copy to the sender itself takes no segment.
@@ -64,7 +68,7 @@ class Ring:
         earliest = (now + self._spec.start_cycles) * core_ticks
         length = self._spec.payload_cycles(nbytes) * self._ring_ticks
         left = arrived = earliest + length
-        for gates, more, hops_ticks, rows in self._route(core, mask):
+        for gates, more, hops_ticks, rows in self._route(core, mask, far):
             start = earliest
             for low, high, delay in rows:
                 free = max(gates[low:high]) + delay
@@ -120,25 +124,30 @@ class Ring:
         for lane, after in zip(self._psum_free, (up, down), strict=True):
             lane[:] = [tick + ticks for ticks in after]
 
-    def _route(self, core: int, mask: int) -> list[Way]:
-        route = self._routes.get((core, mask))
+    def _route(self, core: int, mask: int, far: Cores | None) -> list[Way]:
+        route = self._routes.get((core, mask, far))
         if route is None:
             hop = self._spec.hop_cycles * self._ring_ticks
-            route = self._routes[core, mask] = [
+            route = self._routes[core, mask, far] = [
                 (self._gates[way], self._more[way], hops * hop,
                  [(low, high, delay * hop) for low, high, delay in self.rows(core, way, hops)])
-                for way, hops in enumerate(self.reach(core, mask)) if hops
+                for way, hops in enumerate(self.reach(core, mask, far or ())) if hops
             ]  # fmt: skip
         return route
 
-    def reach(self, core: int, mask: int) -> tuple[int, int]:
+    def reach(self, core: int, mask: int, far: Cores = ()) -> tuple[int, int]:
         """How many hops a send goes up and down to come to every core of the mask, each by its
-        shorter way (up when both are equal)."""
+        shorter way (up when both are equal) but those ``far`` by the longer."""
         stops = self.stops
-        apart = mask >> core | (mask & (1 << core) - 1) << stops - core  # bit n: n stops up
-        near = apart & (2 << stops // 2) - 1
-        far = apart ^ near
-        return max(0, near.bit_length() - 1), far and stops + 1 - (far & -far).bit_length()
+        apart = self._apart(core, mask)
+        short_up = (2 << stops // 2) - 1  # the shorter way is up
+        up = apart & (short_up ^ self._apart(core, sum(1 << c for c in far)) & ~1)
+        down = apart & ~up & ~1
+        return max(0, up.bit_length() - 1), down and stops + 1 - (down & -down).bit_length()
+
+    def _apart(self, core: int, mask: int) -> int:
+        """The mask as seen from ``core``: bit n for the core n stops up."""
+        return mask >> core | (mask & (1 << core) - 1) << self.stops - core
 
     def rows(self, core: int, direction: int, hops: int) -> list[Row]:
         """The segments passed, two rows where they go round the end of the numbers; delays in hops

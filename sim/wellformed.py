@@ -314,7 +314,9 @@ def _check_imms(place: _Place, known: Mapping[str, int]) -> None:
                 f"{name!r} is not one of its immediates: {', '.join(known) or 'it has none'}"
             )
         cores = (0, 2**place.kernel.cores - 1)
-        _range(place, name, value, cores if name == "cores" else INT64)
+        _range(place, name, value, cores if name in ("cores", "far") else INT64)
+    if instr.op == "send":
+        _check_far(place, instr.imm)
     if instr.op == "psum":
         _check_neighbours(place, instr.imm.get("cores", known["cores"]))
     if instr.op != "vec":
@@ -328,6 +330,16 @@ def _check_imms(place: _Place, known: Mapping[str, int]) -> None:
             raise place.error(
                 f"program {number} takes {programs[number].n_inputs} inputs, "
                 f"the instruction has {len(instr.operands) - 1} sources"
+            )
+
+
+def _check_far(place: _Place, imm: Mapping[str, Num]) -> None:
+    cores, far = imm.get("cores", 0), imm.get("far", 0)
+    for core in range(place.kernel.cores):
+        to, turned = (v if isinstance(v, int) else v[core] for v in (cores, far))
+        if turned & ~to:
+            raise place.error(
+                f"the cores {turned:#x} are to be reached the longer way, the send goes to {to:#x}"
             )
 
 

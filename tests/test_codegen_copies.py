@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spyrec.backend.emit_move import side_of
-from spyrec.backend.emit_relayout import plan_sends
 from spyrec.backend.regions import Hop, Region, box_transfer
 from spyrec.backend.shuffle import MAX_COPIES, Side, copies
 from spyrec.backend.slots import Slots
@@ -19,6 +18,7 @@ from spyrec.ir.errors import PassError
 from spyrec.ir.exchange import ring_distance
 from spyrec.ir.layout import Layout, LayoutError
 from spyrec.ir.moves import AffineMap
+from spyrec.passes.exchange_plan import plan_sends
 from spyrec.passes.kernel import Box
 from spyrec.sim.extent import core_value
 from spyrec.sim.isa import Operand

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spyrec.ir.core import Op, Value
+from spyrec.ir.layout import Layout
 from spyrec.ir.types import DType
 from spyrec.passes.kernel import Box
 from spyrec.sim.device import DeviceSpec
@@ -32,9 +33,10 @@ class Notes:
 @dataclass
 class KernelContext:
     """``formats``: dtype -> device format name; ``addresses``: tile value name -> (scratchpad byte
-    address, slots); ``homes``: operand or result -> (byte address, box of each core) of tensors
-    that live in the scratchpads; ``scalars``: compile-time numbers; ``constants``: operands that
-    are weights; ``early``: buffers that may be filled while the launch before still runs;
+    address, slots); ``homes``: operand or result -> (byte address, box of each core, layout of the
+    buffer) of tensors that live in the scratchpads; ``scalars``: compile-time numbers;
+    ``constants``: operands that are weights; ``early``: buffers that may be filled while the launch
+    before still runs;
     ``arrivals``: operands that an exchange in this launch delivers; ``ledger``: what claims name;
     ``tokens``: how many are taken,
     from 1 on."""
@@ -43,7 +45,7 @@ class KernelContext:
     device: DeviceSpec
     formats: Mapping[str, str]
     addresses: Mapping[str, tuple[int, int]]
-    homes: Mapping[Value, tuple[int, tuple[Box, ...]]]
+    homes: Mapping[Value, tuple[int, tuple[Box, ...], Layout]]
     scalars: Mapping[Value, float]
     constants: frozenset[Value]
     early: frozenset[str]

@@ -1,52 +1,78 @@
-"""Code for ring exchanges: who sends what to whom, in rounds of at most eight incoming fragments a
-core."""
+"""Code for ring exchanges: the planned sends in their order, and the tokens that keep a core from
+being sent more fragments at once than it takes.
+
+A core numbers what is sent to it in the order in which it is planned to begin. Fragment k may begin
+when the core has taken k - ``fragments_max`` + 1 of those before, whichever they are: each *taken*
+is told to the sender of the one that may then come. A send that is planned to wait until another
+core's has arrived is told that likewise. All that a core's j-th send waits for comes on one token,
+so that no signal is mistaken for one that belongs to another send (of up to MAX_ROWS a core).
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from spyrec.ir.core import Op
 from spyrec.ir.errors import PassError
-from spyrec.ir.exchange import exchange_boxes
-from spyrec.passes.kernel import Box
+from spyrec.passes.exchange_plan import Ends, Send, plan_exchange
+from spyrec.passes.ring_schedule import Schedule
 from spyrec.sim.device import DeviceSpec
-from spyrec.sim.isa import Instr, Signal, Wait
+from spyrec.sim.isa import MAX_DIMS, Affine, Extent, Instr, Intent, Num, Operand, Signal, Wait
 
 from .address import mask_of, num
 from .regions import Hop, Region, box_transfer
-from .rounds import Rounds
 from .tree import Body, Buffer, Stmt
 
+MAX_ROWS = 100  # tokens for what sends wait for; a core's later sends use them again
 
-@dataclass(frozen=True)
-class Send:
-    """A box of the tensor from one core to the cores of a mask, where it lands at the same place
-    in each."""
-
-    core: int
-    box: Box
-    offset: tuple[int, ...]  # of the box in the receivers' boxes
-    cores: int
-
-
-def plan_sends(own: Sequence[Box], need: Sequence[Box], stops: int) -> list[Send]:
-    """Give every core exactly the elements it needs, each once, from the nearest owner on a ring of
-    ``stops`` stops; equal pieces for several cores become one multicast.
-
-    LayoutError when nobody owns what a core needs.
-    """
-    grouped: dict[tuple[int, Box, tuple[int, ...]], int] = {}
-    for piece in exchange_boxes(own, need, stops):
-        there = need[piece.dst_core]
-        offset = tuple(p - b for (p, _), (b, _) in zip(piece.box, there, strict=True))
-        key = (piece.src_core, piece.box, offset)
-        grouped[key] = grouped.get(key, 0) | 1 << piece.dst_core
-    return [Send(src, box, offset, mask) for (src, box, offset), mask in grouped.items()]
-
-
+Place = tuple[int, int]
+"""Of a send: its core, and its number among those of the core."""
+Planned = tuple[Send, int]
+"""A send and the receivers it reaches the longer way."""
+Tells = Mapping[int, tuple[int, int]]
+"""For each core a token, and a mask of the cores on which to raise it."""
 Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass
+class Telling:
+    """Who tells whom. ``waits``: how many signals a send waits for; ``taken``: for each core, the
+    send that may come when it has taken its first, second... fragment; ``arrived``: the sends that
+    wait for one to arrive; ``fragments``: how many come to a core."""
+
+    waits: Counter[Place] = field(default_factory=Counter)
+    taken: dict[int, list[Place]] = field(default_factory=dict)
+    arrived: dict[Place, list[Place]] = field(default_factory=dict)
+    fragments: Counter[int] = field(default_factory=Counter)
+
+
+def telling(sends: Sequence[Send], schedule: Schedule, most: int) -> Telling:
+    """What the sends of a schedule wait for when a core takes ``most`` fragments at once."""
+    out = Telling()
+    places: list[Place] = []
+    numbers = Counter[int]()
+    for sending in schedule.sendings:
+        send = sends[sending.index]
+        place = send.core, numbers[send.core]
+        numbers[send.core] += 1
+        places.append(place)
+        for core in bits(send.cores):
+            out.fragments[core] += 1
+            if out.fragments[core] > most:
+                out.taken.setdefault(core, []).append(place)
+                out.waits[place] += 1
+        if sending.after is not None:
+            out.arrived.setdefault(places[sending.after], []).append(place)
+            out.waits[place] += 1
+    return out
+
+
+def bits(mask: int) -> list[int]:
+    """The cores of a mask."""
+    return [c for c in range(mask.bit_length()) if mask >> c & 1]
 
 
 def _grouped(of: Mapping[int, Key]) -> dict[Key, list[int]]:
@@ -72,69 +98,128 @@ class RelayoutEmitter:
         """Add the sends, each of which raises a token where it lands, and the deliveries that wait
         for them. ``fresh`` gives tokens that nothing else uses."""
         assert self.source.boxes is not None and self.target.boxes is not None
-        sends = plan_sends(self.source.boxes, self.target.boxes, self.device.cores.count + 1)
-        rounds = Rounds(sends, self.device.ring.fragments_max)
+        ends = Ends(self.source.layout, self.target.layout)
+        plan = plan_exchange(self.source.boxes, self.target.boxes, ends, self.device)
+        told = telling(plan.sends, plan.schedule, self.device.ring.fragments_max)
+        rows = self._rows(plan.sends, plan.schedule)
         landed = fresh()
-        ready = [fresh() if number else landed for number in range(len(rounds.sends))]
-        for number, now in enumerate(rounds.sends):
-            for n, cores in _grouped(rounds.waits(number)).items():
-                wait = (Wait(ready[number], n),)
-                body.items.append(Stmt("rs", Instr("sync", waits=wait, where=self._mask(cores))))
-            for row in self._rows(now):
-                body.items += [Stmt("rs", instr) for instr in self._sends(row, landed)]
-            body.items += self._deliveries(rounds, number, landed, ready)
+        ready: dict[int, int] = {}
+        for _, number in sorted(told.waits, key=lambda place: place[1]):
+            if number not in ready:
+                again = len(ready) >= MAX_ROWS
+                ready[number] = ready[number - MAX_ROWS] if again else fresh()
+        for number, row in enumerate(rows):
+            body.items += [Stmt("rs", instr) for instr in self._awaited(row, number, told, ready)]
+            for tells, some in self._by_tells(row, number, told, ready):
+                body.items += [Stmt("rs", instr) for instr in self._sends(some, landed, tells)]
+        body.items += self._deliveries(told, landed, ready)
+        if plan.copies:
+            body.items += self._copies(plan.copies, fresh())
         body.scoped.append(self.arrived)
 
     def _mask(self, cores: Iterable[int]) -> int:
         return mask_of(cores, self.cores)
 
-    def _sends(self, row: Mapping[int, Send], landed: int) -> list[Instr]:
-        """One send for each core in ``row``, all of one shape; the last raises ``landed``."""
-        to = num([row[c].cores if c in row else 0 for c in range(self.cores)])
+    def _rows(self, sends: Sequence[Send], schedule: Schedule) -> list[dict[int, Planned]]:
+        """The first send of every core, and which receivers it reaches the longer way; the second
+        and so on."""
+        rows: list[dict[int, Planned]] = []
+        numbers = Counter[int]()
+        for sending in schedule.sendings:
+            send = sends[sending.index]
+            if numbers[send.core] == len(rows):
+                rows.append({})
+            rows[numbers[send.core]][send.core] = send, sending.far
+            numbers[send.core] += 1
+        return rows
+
+    def _awaited(
+        self, row: Iterable[int], number: int, told: Telling, ready: Mapping[int, int]
+    ) -> Iterator[Instr]:
+        """What the sends of a row wait for."""
+        counts = {c: told.waits[c, number] for c in row if told.waits[c, number]}
+        for n, cores in sorted(_grouped(counts).items()):
+            yield Instr("sync", waits=(Wait(ready[number], n),), where=self._mask(cores))
+
+    def _by_tells(
+        self, row: Mapping[int, Planned], number: int, told: Telling, ready: Mapping[int, int]
+    ) -> Iterator[tuple[list[Tells], dict[int, Planned]]]:
+        """A row's sends by how many tokens they raise where others wait for them to arrive, with
+        the tokens and whom to tell."""
+        tokens: dict[int, list[tuple[int, int]]] = {}
+        for core in row:
+            masks: dict[int, int] = {}
+            for there, at in told.arrived.get((core, number), ()):
+                masks[ready[at]] = masks.get(ready[at], 0) | 1 << there
+            tokens[core] = sorted(masks.items())
+        for n, cores in sorted(_grouped({c: len(t) for c, t in tokens.items()}).items()):
+            yield [{c: tokens[c][i] for c in cores} for i in range(n)], {c: row[c] for c in cores}
+
+    def _sends(
+        self, row: Mapping[int, Planned], landed: int, tells: Sequence[Tells]
+    ) -> list[Instr]:
+        """One send for each core in ``row``; the last raises ``landed`` and tells."""
+        signals = [self._signal({c: (landed, send.cores) for c, (send, _) in row.items()})]
+        signals += map(self._signal, tells)
         *ahead, last = self._send(row)
         if ahead:  # some cores may have no part in the last: let them signal on their own
             ahead.append(last)
             last = Instr("sync", where=self._mask(row))
-        return [*ahead, replace(last, signals=(Signal(landed, 1, to),))]
+        return [*ahead, replace(last, signals=tuple(signals))]
+
+    def _signal(self, now: Tells) -> Signal:
+        """Each core's token and the cores to tell."""
+        some = next(iter(now.values()))[0]
+        token = num([now[c][0] if c in now else some for c in range(self.cores)])
+        return Signal(token, 1, num([now[c][1] if c in now else 0 for c in range(self.cores)]))
 
     def _deliveries(
-        self, rounds: Rounds[Send], number: int, landed: int, ready: Sequence[int]
+        self, told: Telling, landed: int, ready: Mapping[int, int]
     ) -> Iterator[Stmt]:
-        """What takes the fragments of a round and tells the senders of the next one."""
-        takes = {
-            c: (n, rounds.following(c, number) > 0) for c, n in rounds.fragments[number].items()
-        }
-        for (n, more), cores in sorted(_grouped(takes).items()):
-            after = [rounds.following(c, number) if c in cores else 0 for c in range(self.cores)]
-            to = num([rounds.senders(c, after[c]) if c in cores else 0 for c in range(self.cores)])
-            told = (Signal(num([ready[a] for a in after]), 1, to),) if more else ()
-            instr = Instr(
-                "recv", imm={"fragments": n}, waits=(Wait(landed, n),), signals=told,
-                where=self._mask(cores),
-            )  # fmt: skip
-            yield Stmt("rr", instr, (), (self.arrived,))
+        """What takes the fragments: one by one while there are more to come than a core takes at
+        once, the rest together."""
+        for turn in range(max(map(len, told.taken.values()), default=0)):
+            next_ = {c: places[turn] for c, places in told.taken.items() if turn < len(places)}
+            tell = {c: (ready[number], 1 << core) for c, (core, number) in next_.items()}
+            yield self._taken(1, landed, tell, (self._signal(tell),))
+        rest = {c: n - len(told.taken.get(c, ())) for c, n in told.fragments.items()}
+        for n, cores in sorted(_grouped(rest).items()):
+            yield self._taken(n, landed, cores)
 
-    def _rows(self, sends: Sequence[Send]) -> list[dict[int, Send]]:
-        """Sends of one shape, one for each core, share an instruction."""
-        shapes: dict[tuple[bool, ...], list[dict[int, Send]]] = {}
-        seen: dict[tuple[int, tuple[bool, ...]], int] = {}
-        for s in sends:
-            sizes = zip(s.box, self.source.units, strict=True)
-            key = tuple(n > unit for (_, n), unit in sizes)
-            j = seen[s.core, key] = seen.get((s.core, key), -1) + 1
-            rows = shapes.setdefault(key, [])
-            if j == len(rows):
-                rows.append({})
-            rows[j][s.core] = s
-        return [row for rows in shapes.values() for row in rows]
+    def _taken(
+        self, n: int, landed: int, cores: Iterable[int], signals: tuple[Signal, ...] = ()
+    ) -> Stmt:
+        instr = Instr(
+            "recv", imm={"fragments": n}, waits=(Wait(landed, n),), signals=signals,
+            where=self._mask(cores),
+        )  # fmt: skip
+        return Stmt("rr", instr, (), (self.arrived,))
 
-    def _send(self, row: Mapping[int, Send]) -> list[Instr]:
-        some = next(iter(row.values()))
-        masks = num([row.get(c, some).cores for c in range(self.cores)])
-        hops = {c: self._hop(s) for c, s in row.items()}
-        return box_transfer(
-            "send", hops, self.source, self.target, self.cores, {"cores": masks}
-        )
+    def _copies(self, copies: Sequence[Send], copied: int) -> Iterator[Stmt]:
+        """What stays on its core is copied there; the receiver waits for that too."""
+        turns: list[dict[int, Send]] = []
+        numbers = Counter[int]()
+        for send in copies:
+            if numbers[send.core] == len(turns):
+                turns.append({})
+            turns[numbers[send.core]][send.core] = send
+            numbers[send.core] += 1
+        for row in turns:
+            hops = {c: self._hop(s) for c, s in row.items()}
+            for instr in box_transfer("shuf", hops, self.source, self.target, self.cores):
+                yield Stmt("sfp", _by_lanes(instr, self.source))
+        where = self._mask(numbers)
+        yield Stmt("sfp", Instr("sync", signals=(Signal(copied),), where=where))
+        yield Stmt("rr", Instr("sync", waits=(Wait(copied),), where=where), (), (self.arrived,))
+
+    def _send(self, row: Mapping[int, Planned]) -> list[Instr]:
+        some, _ = next(iter(row.values()))
+        cores = [row[c][0].cores if c in row else some.cores for c in range(self.cores)]
+        imm = {"cores": num(cores)}
+        if any(far for _, far in row.values()):
+            imm["far"] = num([row[c][1] if c in row else 0 for c in range(self.cores)])
+        hops = {c: self._hop(s) for c, (s, _) in row.items()}
+        return box_transfer("send", hops, self.source, self.target, self.cores, imm)
 
     def _hop(self, send: Send) -> Hop:
         start = [s for s, _ in send.box]
@@ -148,3 +233,32 @@ class RelayoutEmitter:
         there = self.target.address(0) + sum(o // unit * step for o, unit, step in units)
         sizes = tuple(n for _, n in send.box)
         return Hop(tuple(start), sizes, self.source.at(send.core, start), there)
+
+
+def _by_lanes(instr: Instr, region: Region) -> Instr:
+    """A transfer of whole sticks, as the vector unit copies: element by element."""
+    layout = region.layout
+    lanes = layout.lanes
+    if len(instr.counts) == MAX_DIMS:
+        raise PassError(f"codegen: a copy of {MAX_DIMS} dimensions of sticks has none for lanes")
+
+    def widened(operand: Operand) -> Operand:
+        base: Num = operand.base
+        base = base * lanes if isinstance(base, int) else tuple(b * lanes for b in base)
+        return replace(operand, base=base, strides=(*(s * lanes for s in operand.strides), 1))
+
+    def counted(intent: Intent) -> Intent:
+        claims = tuple(
+            replace(claim, at=tuple(
+                Affine(a.start, (*a.steps, int(t == layout.stick_dim)), a.loops)
+                for t, a in enumerate(claim.at)
+            ))
+            for claim in intent.claims
+        )  # fmt: skip
+        return replace(intent, claims=claims, extents=(*intent.extents, Extent(lanes, 1, lanes)))
+
+    return replace(
+        instr, counts=(*instr.counts, lanes), limits=(*instr.limits, None),
+        operands=tuple(map(widened, instr.operands)), imm={"bits": layout.bits},
+        intents=tuple(map(counted, instr.intents)),
+    )  # fmt: skip

@@ -8,6 +8,7 @@ from math import prod
 
 from spyrec.ir.core import Op, Value
 from spyrec.ir.errors import CapacityError
+from spyrec.ir.layout import Layout
 from spyrec.passes.attrs import entries, whole_number
 from spyrec.passes.kernel import GROUP, Box, Nest
 from spyrec.passes.span import reaches
@@ -24,7 +25,8 @@ from .regions import home_region
 from .streams import Streams
 from .tree import Body, Buffer, statements
 
-Home = tuple[int, tuple[Box, ...]]
+Home = tuple[int, tuple[Box, ...], Layout]
+"""Byte address, what each core holds, layout of the buffer."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from typing import Literal
 from spyrec.ir.core import Loc, Op, Value
 from spyrec.ir.errors import CapacityError
 from spyrec.ir.layout import Layout
-from spyrec.passes.homes import local_layout
 from spyrec.passes.kernel import Box, Map, Nest
 from spyrec.sim.isa import Claim, Guard, Instr, Limit, Operand, Rotate
 
@@ -129,9 +128,8 @@ class Places:
 
     def resident(self, v: Value, m: Map) -> Place:
         """A tensor that lives in the scratchpads: each core's box of it."""
-        address, boxes = self.ctx.homes[v]
+        address, boxes, layout = self.ctx.homes[v]
         arrival = self.ctx.arrivals.get(v)
-        layout = local_layout(v.type, boxes)
         number = self.ctx.ledger.tensor(v)
         return Place("lx", layout, address // 128, boxes, arrival, (), 0, m, number)
 

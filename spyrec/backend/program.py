@@ -10,7 +10,7 @@ import numpy as np
 from spyrec.ir.core import Module, Op, Value
 from spyrec.ir.layout import Layout
 from spyrec.passes.attrs import entries, whole_number
-from spyrec.passes.homes import home
+from spyrec.passes.homes import home, home_layout
 from spyrec.passes.manager import Target
 from spyrec.runtime import stored_bytes
 from spyrec.sim.isa import Buffer, Launch, Program, Tensor
@@ -108,9 +108,9 @@ def _homes(module: Module) -> dict[Value, Home]:
                 if r.name in table:
                     where[r] = table[r.name]
         for i, v in enumerate(op.results):
-            boxes = home(op, i)
-            if boxes is not None:
-                out[v] = where[v], boxes
+            boxes, layout = home(op, i), home_layout(op, i)
+            if boxes is not None and layout is not None:
+                out[v] = where[v], boxes, layout
     return out
 
 

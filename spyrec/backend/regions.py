@@ -9,7 +9,6 @@ from typing import Literal
 
 from spyrec.ir.core import Value
 from spyrec.ir.layout import Layout
-from spyrec.passes.homes import local_layout
 from spyrec.passes.kernel import Box, Map
 from spyrec.sim.isa import MAX_DIMS, Instr, Intent, Num, Operand
 
@@ -70,10 +69,10 @@ def home_region(ctx: KernelContext, v: Value) -> Region | None:
     """Each core's box of a tensor that lives in the scratchpads; None when it is in card memory."""
     if v not in ctx.homes:
         return None
-    address, boxes = ctx.homes[v]
+    address, boxes, layout = ctx.homes[v]
     fmt = ctx.format(v.type.dtype)
     number = ctx.ledger.tensor(v)
-    return Region("lx", local_layout(v.type, boxes), fmt, (address // 128,), boxes, "", number)
+    return Region("lx", layout, fmt, (address // 128,), boxes, "", number)
 
 
 def card_region(ctx: KernelContext, v: Value, symbol: str) -> Region:

@@ -1,0 +1,349 @@
+"""A change of ownership as sends over the ring: who sends which box to whom, in which order and
+which way round, and how long that takes. Planner and code generation both ask here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from itertools import pairwise, permutations
+from math import prod
+
+from spyrec.ir.exchange import exchange_boxes
+from spyrec.ir.layout import Layout
+from spyrec.sim.device import DeviceSpec, Ring
+
+from .homes import Boxes, Order, local_layout
+from .kernel import Box, memory_order
+from .ring_schedule import Fragment, Schedule, least_cycles, mean_cycles, schedule, sender_cycles
+from .runs import STICK
+
+Sizes = tuple[int, ...]
+
+MAX_PERMUTED = 4  # dimensions longer than one element whose orders are all tried
+
+
+@dataclass(frozen=True)
+class Send:
+    """A box of the tensor from one core to the cores of a mask, where it lands at the same place
+    in each."""
+
+    core: int
+    box: Box
+    offset: tuple[int, ...]  # of the box in the receivers' boxes
+    cores: int
+
+    @property
+    def sizes(self) -> Sizes:
+        return tuple(n for _, n in self.box)
+
+    @property
+    def stays(self) -> bool:
+        """Does it go nowhere but to another place of its own core?"""
+        return self.cores == 1 << self.core
+
+
+def plan_sends(
+    own: Sequence[Box], need: Sequence[Box], stops: int, spread: bool = False
+) -> tuple[Send, ...]:
+    """Give every core exactly the elements it needs, each once, from the nearest owner on a ring of
+    ``stops`` stops or, ``spread``, from the one that has given least so far; equal pieces for
+    several cores become one multicast.
+
+    LayoutError when nobody owns what a core needs.
+    """
+    return _sends(tuple(own), tuple(need), stops, spread)
+
+
+@lru_cache(maxsize=1024)
+def _sends(own: Boxes, need: Boxes, stops: int, spread: bool) -> tuple[Send, ...]:
+    grouped: dict[tuple[int, Box, tuple[int, ...]], int] = {}
+    for piece in exchange_boxes(own, need, stops, spread):
+        there = need[piece.dst_core]
+        offset = tuple(p - b for (p, _), (b, _) in zip(piece.box, there, strict=True))
+        key = (piece.src_core, piece.box, offset)
+        grouped[key] = grouped.get(key, 0) | 1 << piece.dst_core
+    return tuple(Send(src, box, offset, mask) for (src, box, offset), mask in grouped.items())
+
+
+def steps_and_strides(layout: Layout) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Elements in one step along each dimension, and sticks from one to the next (0 where there is
+    only one)."""
+    units = tuple(layout.unit(t) for t in range(len(layout.shape)))
+    return units, tuple(
+        layout.dim_stride(t) if layout.shape[t] > unit else 0 for t, unit in enumerate(units)
+    )
+
+
+@dataclass(frozen=True)
+class Ends:
+    """The buffers between which boxes are moved, of the cores before and after."""
+
+    source: Layout
+    target: Layout
+
+    @cached_property
+    def _steps(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        units, here = steps_and_strides(self.source)
+        _, there = steps_and_strides(self.target)
+        inner = sorted(range(len(units)), key=lambda t: -max(here[t], there[t]))[::-1]
+        return units, here, there, tuple(inner)
+
+    @property
+    def source_strides(self) -> tuple[int, ...]:
+        return self._steps[1]
+
+    def counts(self, sizes: Sizes) -> list[int]:
+        """Steps of a box along each dimension."""
+        return [-(-n // unit) for n, unit in zip(sizes, self._steps[0], strict=True)]
+
+    def bytes_and_runs(self, sizes: Sizes) -> tuple[int, int]:
+        """Bytes of a box of those sizes and in how many pieces contiguous at both ends they go."""
+        _, here, there, inner = self._steps
+        counts = self.counts(sizes)
+        wide = max(1, self.source.bits // 16)
+        run = wide
+        for t in inner:
+            if counts[t] > 1:
+                if not here[t] == there[t] == run:
+                    break
+                run *= counts[t]
+        sticks = prod(counts) * wide
+        return sticks * STICK, sticks // run
+
+    def fragment(self, send: Send) -> Fragment:
+        return Fragment(send.core, send.cores, *self.bytes_and_runs(send.sizes))
+
+
+@dataclass(frozen=True)
+class ExchangePlan:
+    """``sends`` as they are to be made, ``schedule`` saying when; ``copies``: what a core's vector
+    unit brings to its new place meanwhile. ``cycles``: core cycles until all is in place."""
+
+    sends: tuple[Send, ...]
+    schedule: Schedule
+    copies: tuple[Send, ...]
+    cycles: int
+
+
+def plan_exchange(own: Boxes, need: Boxes, ends: Ends, device: DeviceSpec) -> ExchangePlan:
+    """What stays on its core is copied by the vector unit while the ring is busy with the rest, as
+    far as that takes no longer than to send it like the rest. Few large sends that get in each
+    other's way are divided. Where several own the same, all is tried from the nearest and from the
+    least busy of them.
+
+    LayoutError when nobody owns what a core needs.
+    """
+    return _planned(own, need, ends, _Known(device, device.text, device.cores.count, device.ring))
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A device as part of a key."""
+
+    device: DeviceSpec = field(compare=False)
+    text: str
+    cores: int
+    ring: Ring
+
+
+@lru_cache(maxsize=256)
+def _planned(own: Boxes, need: Boxes, ends: Ends, known: _Known) -> ExchangePlan:
+    device = known.device
+    stops = device.cores.count + 1
+    tried = dict.fromkeys(plan_sends(own, need, stops, spread) for spread in (False, True))
+    plans = (_best_of(sends, ends, device) for sends in tried)
+    return min(plans, key=lambda plan: plan.cycles)
+
+
+def _best_of(sends: tuple[Send, ...], ends: Ends, device: DeviceSpec) -> ExchangePlan:
+    moved = tuple(s for s in sends if not s.stays)
+    stays = [s for s in sends if s.stays]
+    kept, copies = _shared(stays, moved, ends, device) if stays else ((), ())
+    made = _scheduled((*moved, *kept), copies, ends, device)
+    if len(made.sends) > DIVIDED_MOST or made.cycles > made.schedule.cycles:
+        return made
+    if made.cycles > CROWDED * mean_cycles([ends.fragment(s) for s in made.sends], device):
+        finer = tuple(part for s in made.sends for part in _divided(s, ends))
+        made = min(made, _scheduled(finer, copies, ends, device), key=lambda plan: plan.cycles)
+    return made
+
+
+def _shared(
+    stays: Sequence[Send], moved: Sequence[Send], ends: Ends, device: DeviceSpec
+) -> tuple[tuple[Send, ...], tuple[Send, ...]]:
+    """Of what stays on its core, what the sender moves beside its other work and what the vector
+    unit copies: that, as long as it is done no later than the sender would be."""
+    least = least_cycles([ends.fragment(s) for s in moved], device) if moved else 0
+    sending, copying = dict[int, int](), dict[int, int]()
+    for s in moved:
+        took = sender_cycles(ends.fragment(s), device)
+        sending[s.core] = sending.get(s.core, 0) + took
+    kept: list[Send] = []
+    copies: list[Send] = []
+    for s in (part for whole in stays for part in _divided(whole, ends)):
+        sent = sending.get(s.core, 0) + sender_cycles(ends.fragment(s), device)
+        copied = copying.get(s.core, 0) + copy_cycles([s], ends, device)
+        if copied <= max(sent, least):
+            copying[s.core] = copied
+            copies.append(s)
+        else:
+            sending[s.core] = sent
+            kept.append(s)
+    return _joined(kept), _joined(copies)
+
+
+def _joined(parts: Iterable[Send]) -> tuple[Send, ...]:
+    """Neighbouring parts of one send as one."""
+    found: list[Send] = []
+    for part in parts:
+        both = _both(found[-1], part) if found else None
+        if both is None:
+            found.append(part)
+        else:
+            found[-1] = both
+    return tuple(found)
+
+
+def _both(one: Send, other: Send) -> Send | None:
+    """Two sends as one where the other goes on with what the one ends with."""
+    sides = [t for t, (a, b) in enumerate(zip(one.box, other.box, strict=True)) if a != b]
+    if one.cores != other.cores or one.core != other.core or len(sides) != 1:
+        return None
+    t = sides[0]
+    (start, n), (after, m) = one.box[t], other.box[t]
+    offset = (*one.offset[:t], one.offset[t] + n, *one.offset[t + 1 :])
+    if start + n != after or offset != other.offset:
+        return None
+    return replace(one, box=(*one.box[:t], (start, n + m), *one.box[t + 1 :]))
+
+
+DIVIDED_MOST = 64  # sends of an exchange in which they may be divided
+CROWDED = 1.2  # times what they would take if all segments were loaded alike
+PARTS, PART_BYTES = 4, 4096  # into how many, of at least so much
+
+
+def _divided(send: Send, ends: Ends) -> Iterator[Send]:
+    """The parts of a send along the dimension that is outermost where it comes from."""
+    counts = ends.counts(send.sizes)
+    nbytes, _ = ends.bytes_and_runs(send.sizes)
+    t = max(range(len(counts)), key=lambda t: (counts[t] > 1) * ends.source_strides[t])
+    n = min(PARTS, counts[t], max(1, nbytes // PART_BYTES))
+    unit, (start, size) = ends.source.unit(t), send.box[t]
+    cuts = [counts[t] * i // n * unit for i in range(n)] + [size]
+    for a, b in pairwise(cuts):
+        box = (*send.box[:t], (start + a, b - a), *send.box[t + 1 :])
+        offset = (*send.offset[:t], send.offset[t] + a, *send.offset[t + 1 :])
+        yield Send(send.core, box, offset, send.cores)
+
+
+def _scheduled(
+    sends: tuple[Send, ...], copies: tuple[Send, ...], ends: Ends, device: DeviceSpec
+) -> ExchangePlan:
+    done = schedule([ends.fragment(s) for s in sends], device)
+    cycles = max(done.cycles, copy_cycles(copies, ends, device))
+    return ExchangePlan(sends, done, copies, cycles)
+
+
+def copy_cycles(copies: Sequence[Send], ends: Ends, device: DeviceSpec) -> int:
+    """Cycles in which the vector units bring what stays on its core to its new place."""
+    busy: dict[int, int] = {}
+    for s in copies:
+        nbytes, _ = ends.bytes_and_runs(s.sizes)
+        took = int(device.sfp.shuffle_cycles(nbytes, STICK, nbytes // STICK))
+        busy[s.core] = busy.get(s.core, 0) + took
+    return max(busy.values(), default=0)
+
+
+# Orders of the buffers ------------------------------------------------------------------------
+
+
+def orders(layout: Layout, boxes: Boxes) -> Iterator[Order]:
+    """Ways to order the dimensions of a buffer, the usual one first; of many dimensions, only of
+    those longer than one step."""
+    rank = len(layout.shape)
+    usual = memory_order(local_layout(layout, boxes))
+    yield usual
+    long = [d for d in usual if any(b[d][1] > layout.unit(d) for b in boxes)]
+    if len(long) > MAX_PERMUTED:
+        return
+    short = tuple(d for d in usual if d not in long)
+    for chosen in permutations(long):
+        order = (*short, *chosen)
+        if order != usual and len(order) == rank:
+            yield order
+
+
+def best_orders(
+    like: Layout, own: Boxes, needs: Sequence[Boxes], device: DeviceSpec,
+    home_free: bool = True, free: Sequence[bool] = (),
+) -> tuple[Order | None, list[Order | None]]:
+    """Orders of the buffer of the owners and of those of each of ``needs`` with which senders take
+    up the fewest runs; None for the usual ones, which stay where others gain little. ``home_free``,
+    ``free``: which may be chosen (default: all)."""
+    homes, *targets = (
+        [local_layout(like, boxes, o) for o in orders(local_layout(like, boxes), boxes)]
+        for boxes in (own, *needs)
+    )
+    homes = homes if home_free else homes[:1]
+    may = free or [True] * len(needs)
+    targets = [some if m else some[:1] for some, m in zip(targets, may, strict=True)]
+    stops = device.cores.count + 1
+    works = [_Work.of(plan_sends(own, need, stops)) for need in needs]
+    usual = [Ends(homes[0], some[0]) for some in targets]
+    pairs = [*zip(works, usual, strict=True)]
+    if all(work.run_share(ends, device) < SHORT_RUNS for work, ends in pairs):
+        return None, [None] * len(needs)
+    best = sum(work.cycles(ends, device) for work, ends in pairs), usual
+    for home in homes:
+        chosen = [
+            min((Ends(home, t) for t in some), key=lambda ends: work.cycles(ends, device))
+            for work, some in zip(works, targets, strict=True)
+        ]
+        total = sum(w.cycles(ends, device) for w, ends in zip(works, chosen, strict=True))
+        if total < best[0]:
+            best = total, chosen
+    return (
+        _unless(best[1][0].source, homes[0]),
+        [_unless(e.target, some[0]) for e, some in zip(best[1], targets, strict=True)],
+    )
+
+
+def _unless(layout: Layout, usual: Layout) -> Order | None:
+    return None if layout == usual else memory_order(layout)
+
+
+SHORT_RUNS = 0.1  # share of a sender's time that its runs may take with the usual orders
+
+
+@dataclass(frozen=True)
+class _Work:
+    """For each core the sizes of what it sends to others, and how often."""
+
+    sent: tuple[Mapping[Sizes, int], ...]
+
+    @staticmethod
+    def of(sends: Sequence[Send]) -> _Work:
+        found: dict[int, Counter[Sizes]] = {}
+        for s in sends:
+            if not s.stays:
+                found.setdefault(s.core, Counter())[tuple(n for _, n in s.box)] += 1
+        return _Work(tuple(found.values()))
+
+    def cycles(self, ends: Ends, device: DeviceSpec) -> int:
+        """What the busiest sender takes with nobody in its way."""
+        took = {
+            sizes: sender_cycles(Fragment(0, 2, *ends.bytes_and_runs(sizes)), device)
+            for sent in self.sent for sizes in sent
+        }
+        return max((sum(took[z] * n for z, n in sent.items()) for sent in self.sent), default=0)
+
+    def run_share(self, ends: Ends, device: DeviceSpec) -> float:
+        """The part of it that runs beyond the first of each send take."""
+        runs = [
+            sum((ends.bytes_and_runs(z)[1] - 1) * n for z, n in sent.items()) for sent in self.sent
+        ]
+        took = self.cycles(ends, device)
+        return max(runs, default=0) * device.ring.run_cycles / took if took else 0.0

@@ -1,0 +1,387 @@
+"""Which core sends what when, and which way round, in an exchange over the ring; and how long that
+takes.
+
+A core sends one thing at a time. A payload keeps all the segments of its way, each one hop later
+than the one before, and who wants one of them waits with all of its own kept. So an exchange is
+slow when senders queue for segments they cannot have yet: here a core takes the next of its
+fragments whose way is (nearly) free, and if there is none waits for one of others to arrive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
+from itertools import accumulate, count, pairwise, product
+
+from spyrec.sim.device import DeviceSpec
+
+UP, DOWN = 0, 1
+Row = tuple[int, int, int]
+"""Neighbouring segments: first, the one after the last, and what their gate is behind the time at
+the sender."""
+Way = tuple[int, int, tuple[Row, ...]]
+"""Direction, ticks of all hops, segments."""
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """``nbytes`` in ``runs`` contiguous pieces from ``core`` to the cores of a mask, of which
+    those ``far`` are reached the longer way round."""
+
+    core: int
+    cores: int
+    nbytes: int
+    runs: int = 1
+    far: int = 0
+
+
+@dataclass(frozen=True)
+class Sending:
+    """``index`` of the fragment; ``far``: cores it reaches the longer way round. ``after``: place
+    in the schedule of a sending of another core whose arrival it waits for."""
+
+    index: int
+    far: int = 0
+    after: int | None = None
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """``sendings`` in the order in which they begin; ``cycles``: core cycles from the start until
+    all have arrived."""
+
+    sendings: tuple[Sending, ...]
+    cycles: int
+
+
+def schedule(fragments: Sequence[Fragment], device: DeviceSpec) -> Schedule:
+    """The best of a few ways to list them: by the shorter way or so that the load is even, farthest
+    or nearest first, with more or less patience before a sender queues up; fewer of what is larger,
+    and no more once little is left to gain."""
+    if not fragments:
+        return Schedule((), 0)
+    ways = evened(fragments, device)
+    enough = GOOD * _least(ways[0], device) + device.ring.start_cycles
+    best: Schedule | None = None
+    for how in _tried(fragments, ways):
+        made = _Listing(device, *how).run()
+        if best is None or made.cycles < best.cycles:
+            best = made
+        if best.cycles <= enough:
+            break
+    assert best is not None
+    return best
+
+
+def _tried(
+    fragments: Sequence[Fragment], ways: Sequence[Sequence[Fragment]]
+) -> Iterator[tuple[Sequence[Fragment], Urgency, float]]:
+    """What is tried, in the order in which it is likely to be good."""
+    n, firsts = len(fragments), (far_first, near_first)
+    yield from product(ways[:1], firsts, (0.25, 0.5) if n <= MANY else (0.25,))
+    if n > MANY:
+        return
+    yield from product(ways[:1], firsts, (1.0,))
+    if n > FEW:
+        return
+    yield from product((fragments, *ways[1:]), firsts, (0.5, 1.0))
+    yield from product((fragments, *ways), firsts, (0.0, NEVER))
+    if n > VERY_FEW:
+        return
+    yield from product(ways, map(any_order, range(DRAWN)), (0.5, 1.0))
+
+
+def least_cycles(fragments: Sequence[Fragment], device: DeviceSpec) -> int:
+    """Core cycles that they take at least by evened ways: the busiest segment's bytes, or what the
+    busiest sender does one after the other."""
+    return _least(evened(fragments, device)[0], device)
+
+
+def mean_cycles(fragments: Sequence[Fragment], device: DeviceSpec) -> float:
+    """Core cycles that they would take if they loaded all segments alike, or the busiest sender."""
+    stops, ring, busy, total = device.cores.count + 1, device.ring, dict[int, int](), 0
+    for f in fragments:
+        total += f.nbytes * sum(hops_of(f, stops))
+        busy[f.core] = busy.get(f.core, 0) + sender_cycles(f, device)
+    link = ring.to_core(ring.payload_cycles(total // (2 * stops)), device.clock_mhz)
+    return max(link, *busy.values(), 1)
+
+
+def _least(fragments: Sequence[Fragment], device: DeviceSpec) -> int:
+    stops, ring = device.cores.count + 1, device.ring
+    loads, busy = [[0.0] * stops, [0.0] * stops], [0] * stops
+    for f in fragments:
+        _add(loads, f, hops_of(f, stops), f.nbytes)
+        busy[f.core] += sender_cycles(f, device)
+    link = ring.to_core(ring.payload_cycles(int(max(map(max, loads)))), device.clock_mhz)
+    return max(link + ring.start_cycles, *busy)
+
+
+def sender_cycles(f: Fragment, device: DeviceSpec) -> int:
+    """Core cycles in which its sender does nothing else, with nobody in its way."""
+    ring = device.ring
+    payload = ring.to_core(ring.payload_cycles(f.nbytes), device.clock_mhz)
+    return ring.start_cycles + payload + f.runs * ring.run_cycles
+
+
+GOOD = 1.05  # times the least that it could take, and a set-up, is good enough
+NEVER = float("inf")  # patience of one who queues up whatever the wait
+VERY_FEW, FEW, MANY = 32, 64, 300  # fragments
+DRAWN = 8  # arbitrary orders that are tried of very few fragments
+
+
+# Ways -----------------------------------------------------------------------------------------
+
+
+def away(f: Fragment, stops: int) -> list[int]:
+    """How many stops up from its sender each receiver is, nearest first, without the sender."""
+    found = ((c - f.core) % stops for c in range(stops) if f.cores >> c & 1)
+    return sorted(n for n in found if n)
+
+
+def hops_of(f: Fragment, stops: int) -> tuple[int, int]:
+    """Hops up and down."""
+    ups, downs = [0], [0]
+    for n in away(f, stops):
+        turned = f.far >> (f.core + n) % stops & 1
+        (ups if (n <= stops // 2) != turned else downs).append(n)
+    return max(ups), max(((stops - n) % stops for n in downs), default=0)
+
+
+def evened(fragments: Sequence[Fragment], device: DeviceSpec) -> list[list[Fragment]]:
+    """The same fragments by ways that load the busiest segments less, best first. Each is taken off
+    and put back where the segments it passes are least loaded, a few times over; begun with all by
+    the shorter way, and with one all upwards and the next all downwards."""
+    stops = device.cores.count + 1
+    aways = [away(f, stops) for f in fragments]
+    short = [hops_of(f, stops) for f in fragments]
+    turns = [
+        (a[-1], 0) if i % 2 and a else (0, stops - a[0]) if a else (0, 0)
+        for i, a in enumerate(aways)
+    ]
+    found = [_settled(fragments, aways, hops, stops) for hops in (short, turns)]
+    return [
+        [_turned(f, a, h, stops) for f, a, h in zip(fragments, aways, hops, strict=True)]
+        for _, hops in sorted(found, key=lambda x: x[0])
+    ]
+
+
+def _settled(
+    fragments: Sequence[Fragment], aways: Sequence[Sequence[int]],
+    begin: Sequence[tuple[int, int]], stops: int,
+) -> tuple[float, list[tuple[int, int]]]:
+    """The load of the busiest segment and each fragment's hops once none gains by another way."""
+    loads, hops = [[0.0] * stops, [0.0] * stops], list(begin)
+    for f, h in zip(fragments, hops, strict=True):
+        _add(loads, f, h, f.nbytes)
+    more = sum(f.nbytes for f in fragments) / len(fragments)
+    order = sorted(range(len(hops)), key=lambda i: (-fragments[i].nbytes * sum(hops[i]), i))
+    order = [i for i in order if aways[i]]
+    best_load, best_hops = max(map(max, loads)), list(hops)
+    for _ in range(SWEEPS):
+        moved = False
+        scale = max(map(max, loads)) or 1.0
+        prices = [[((n + more) / scale) ** STEEP for n in lane] for lane in loads]
+        for i in order:
+            f, core = fragments[i], fragments[i].core
+            _add(loads, f, hops[i], -f.nbytes)
+            _priced(prices, loads, f, hops[i], more, scale)
+            up = [0.0, *accumulate(prices[UP][core:] + prices[UP][:core])]
+            down = [0.0, *accumulate(reversed(prices[DOWN][core:] + prices[DOWN][:core]))]
+            ends = [(0, stops - aways[i][0])]
+            ends += [(a, stops - b) for a, b in pairwise(aways[i])]
+            ends.append((aways[i][-1], 0))
+            best = min(ends, key=lambda e: (up[e[0]] + down[e[1]], sum(e)))
+            if up[best[0]] + down[best[1]] < 0.999 * (up[hops[i][0]] + down[hops[i][1]]):
+                hops[i], moved = best, True
+            _add(loads, f, hops[i], f.nbytes)
+            _priced(prices, loads, f, hops[i], more, scale)
+        busiest = max(map(max, loads))
+        if busiest < best_load:
+            best_load, best_hops = busiest, list(hops)
+        if not moved:
+            break
+    return best_load, best_hops
+
+
+SWEEPS = 4
+STEEP = 8  # how much more a loaded segment counts
+
+
+def _on_way(f: Fragment, hops: tuple[int, int], stops: int) -> Iterator[tuple[int, int]]:
+    """Directions and segments that a fragment passes."""
+    yield from ((UP, (f.core + n) % stops) for n in range(hops[UP]))
+    yield from ((DOWN, f.core - 1 - n) for n in range(hops[DOWN]))
+
+
+def _add(loads: list[list[float]], f: Fragment, hops: tuple[int, int], nbytes: int) -> None:
+    for way, s in _on_way(f, hops, len(loads[0])):
+        loads[way][s] += nbytes
+
+
+def _priced(
+    prices: list[list[float]], loads: list[list[float]], f: Fragment, hops: tuple[int, int],
+    more: float, scale: float,
+) -> None:
+    for way, s in _on_way(f, hops, len(loads[0])):
+        prices[way][s] = ((loads[way][s] + more) / scale) ** STEEP
+
+
+def _turned(f: Fragment, aways: Sequence[int], hops: tuple[int, int], stops: int) -> Fragment:
+    """The fragment with the receivers within ``hops`` upwards reached upwards, the others
+    downwards."""
+    turned = [n for n in aways if (n <= stops // 2) != (n <= hops[UP])]
+    return replace(f, far=sum(1 << (f.core + n) % stops for n in turned))
+
+
+# Lists ----------------------------------------------------------------------------------------
+
+Urgency = Callable[[Fragment, int, int], tuple[int, ...]]
+
+
+def far_first(f: Fragment, hops: int, wait: int) -> tuple[int, ...]:
+    """What takes the longest way."""
+    return -hops, wait, -f.nbytes
+
+
+def near_first(f: Fragment, hops: int, wait: int) -> tuple[int, ...]:
+    """What waits least, then what takes the shortest way."""
+    return wait, hops, -f.nbytes
+
+
+def any_order(number: int) -> Urgency:
+    """One of many arbitrary orders, always the same for a number."""
+    return lambda f, hops, wait: ((f.core * 40503 + f.cores * 97 + number * 7919) % 9973, wait)
+
+
+class _Listing:
+    """List scheduling in ticks, of which both clocks' cycles are whole numbers. A segment has a
+    gate: when it is free, less the hops from stop 0 (plus them, downwards), so that one payload
+    leaves the same gate on all of its way. ``patience``: a sender queues up when the part of its
+    payload's time that it has to wait is no more than that."""
+
+    def __init__(
+        self, device: DeviceSpec, fragments: Sequence[Fragment], urgency: Urgency, patience: float
+    ) -> None:
+        ring, self.stops = device.ring, device.cores.count + 1
+        self.fragments, self.urgency = fragments, urgency
+        self.tick = ring.clock_mhz  # of a core cycle
+        self.hop = ring.hop_cycles * device.clock_mhz
+        self.start = ring.start_cycles * self.tick
+        self.most = ring.fragments_max
+        up = [-s * self.hop for s in range(self.stops)]
+        self.gates = [up, [-t for t in up]]
+        self.length = [ring.payload_cycles(f.nbytes) * device.clock_mhz for f in fragments]
+        self.held = [f.runs * ring.run_cycles * self.tick for f in fragments]
+        self.queue_at = [n * patience + self.start for n in self.length]
+        self.ways = [self._ways(f) for f in fragments]
+        self.flat = [
+            [(self.gates[way], *row) for way, _, rows in ways for row in rows] for ways in self.ways
+        ]
+        self.far = [sum(ticks for _, ticks, _ in ways) for ways in self.ways]
+        self.to = [[c for c in range(self.stops) if f.cores >> c & 1] for f in fragments]
+        self.landed: list[list[int]] = [[] for _ in range(self.stops)]  # the latest, ``most`` each
+        self.half = max(1, device.cores.count // 2)
+
+    def _ways(self, f: Fragment) -> tuple[Way, ...]:
+        up, down = hops_of(f, self.stops)
+        stops, core, found = self.stops, f.core, []
+        if up:
+            end = core + up
+            rows = [(core, min(end, stops), core), (0, end - stops, core - stops)]
+            found.append((UP, up, rows))
+        if down:
+            end = core - down
+            rows = [(max(0, end), core, 1 - core), (end + stops, stops, 1 - core - stops)]
+            found.append((DOWN, down, rows))
+        return tuple(
+            (way, n * self.hop, tuple((a, b, d * self.hop) for a, b, d in rows if a < b))
+            for way, n, rows in found
+        )
+
+    def run(self) -> Schedule:
+        pending: dict[int, list[int]] = {}
+        for i, f in enumerate(self.fragments):
+            pending.setdefault(f.core, []).append(i)
+        number = count().__next__
+        # when, number, core that is free or -1, place of what has arrived
+        events = [
+            (0, number(), core, -1) for core in sorted(pending, key=lambda c: (c % self.half, c))
+        ]
+        heapify(events)
+        idle: dict[int, int] = {}  # core -> when it is worth while to look again
+        sent: list[Sending] = []
+        numbers = dict.fromkeys(pending, 0)
+        last = 0
+        while events:
+            now, _, core, arrived = heappop(events)
+            if core >= 0:
+                looking = [core]
+            else:
+                looking = [c for c, again in idle.items() if again <= now]
+                looking.sort(key=lambda c: (numbers[c], c))
+            for c in looking:
+                chosen, again = self._choose(pending[c], now)
+                if chosen is None:
+                    idle[c] = again
+                    continue
+                waited = idle.pop(c, None) is not None
+                i = pending[c].pop(chosen)
+                left, done = self._send(i, now)
+                f = self.fragments[i]
+                if pending[c]:
+                    heappush(events, (left, number(), c, -1))
+                heappush(events, (done, number(), -1, len(sent)))
+                sent.append(Sending(i, f.far, arrived if waited else None))
+                numbers[c] += 1
+                last = max(last, done)
+        return Schedule(tuple(sent), -(-last // self.tick))
+
+    def _choose(self, pending: Sequence[int], now: int) -> tuple[int | None, int]:
+        """Place of the most urgent fragment that need not queue up for long; else when one may
+        not."""
+        best: tuple[int, ...] | None = None
+        chosen, again = None, 1 << 62
+        most, landed, earliest = self.most, self.landed, now + self.start
+        for place, i in enumerate(pending):
+            ready = now
+            for c in self.to[i]:
+                if len(landed[c]) >= most and landed[c][0] > ready:
+                    ready = landed[c][0]
+            start = ready + self.start
+            for gates, a, b, delay in self.flat[i]:
+                free = max(gates[a:b]) + delay
+                if start < free:
+                    start = free
+            if ready > now or start - earliest > self.queue_at[i]:
+                late = start - self.start - self.queue_at[i]
+                again = min(again, max(ready, int(late) if late > 0 else now))
+                continue
+            key = self.urgency(self.fragments[i], self.far[i], start - earliest)
+            if best is None or key < best:
+                best, chosen = key, place
+        return chosen, again
+
+    def _send(self, i: int, now: int) -> tuple[int, int]:
+        """When its core is free again and when it has arrived."""
+        earliest = now + self.start
+        left = done = earliest + self.length[i]
+        for way, ticks, rows in self.ways[i]:
+            gates, start = self.gates[way], earliest
+            for a, b, delay in rows:
+                free = max(gates[a:b]) + delay
+                if start < free:
+                    start = free
+            end = start + self.length[i]
+            for a, b, delay in rows:
+                gates[a:b] = [end - delay] * (b - a)
+            left, done = max(left, end), max(done, end + ticks)
+        left, done = (-(-t // self.tick) * self.tick + self.held[i] for t in (left, done))
+        for c in self.to[i]:
+            landed = self.landed[c]
+            landed.append(done)
+            landed.sort()
+            if len(landed) > self.most:
+                del landed[0]
+        return left, done

@@ -1,0 +1,263 @@
+"""Exchanges over the ring: what each core holds afterwards, how long it takes beside a bound that
+knows nothing of the plan, and that no core is sent more at once than it takes."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_models import run_program
+
+from benchmarks.relayout_cases import CORES, PATTERNS, Case, patterns, random_case
+from benchmarks.relayouts import Built, Line, build, faults, measure, spearman
+from benchmarks.ring_bound import atoms_of, ring_bound
+from benchmarks.targets import RELAYOUT, compile_pinned
+from spyrec.ir.layout import Layout
+from spyrec.ir.parser import parse_module
+from spyrec.passes.exchange_plan import Ends, local_layout, plan_exchange, plan_sends
+from spyrec.passes.exchange_price import memory_cycles, ring_cycles
+from spyrec.passes.kernel import memory_order
+from spyrec.passes.ring_schedule import Fragment, evened, hops_of, schedule
+from spyrec.sim.device import load_device
+from spyrec.sim.engine import Engine
+from spyrec.sim.errors import ObjectError
+from spyrec.sim.isa import Instr, Kernel
+from spyrec.sim.ring import Cores, Ring
+from spyrec.sim.run import run
+
+DEVICE = load_device()
+STOPS = CORES + 1
+KNOWN = {case.name: case for case in (*patterns(), *patterns(far=True))}
+FAST, ALL = range(60), range(500)
+BOUND_MOST, BUSY_BYTES, SMALL_US = 1.3, 65536, 3.0
+
+
+@cache
+def measured(name: str) -> Line:
+    case = KNOWN[name] if name in KNOWN else random_case(int(name[1:]))
+    return measure(case, DEVICE)
+
+
+# The data
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_pattern_leaves_each_core_with_its_part(name: str) -> None:
+    assert [*faults(KNOWN[name], DEVICE)] == []
+
+
+@pytest.mark.parametrize("seed", FAST)
+def test_a_random_exchange_leaves_each_core_with_its_part(seed: int) -> None:
+    assert [*faults(random_case(seed), DEVICE)] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", ALL)
+def test_five_hundred_random_exchanges(seed: int) -> None:
+    case = random_case(seed)
+    assert [*faults(case, DEVICE)] == []
+    line = measure(case, DEVICE)
+    assert line.bound.cycles <= line.cycles == line.planned
+
+
+# The time
+
+
+@pytest.mark.parametrize("name", [name for name, *_ in PATTERNS])
+def test_a_pattern_is_near_the_bound(name: str) -> None:
+    line = measured(name)
+    assert line.bound.cycles <= line.cycles
+    if line.bound.segment_bytes > BUSY_BYTES:
+        assert line.ratio <= BOUND_MOST
+    else:
+        assert DEVICE.us(line.cycles) <= SMALL_US
+
+
+def test_planned_is_simulated_time_and_the_price_is_near() -> None:
+    lines = [measured(name) for name in (*KNOWN, *(f"#{seed}" for seed in FAST))]
+    assert [x.planned for x in lines] == [x.cycles for x in lines]
+    moving = [x for x in lines if x.bound.cycles]
+    assert len(moving) > 80
+    assert spearman([x.price for x in moving], [x.cycles for x in moving]) > 0.97
+    assert all(0.4 < x.price / x.cycles < 2.5 for x in moving)
+    told = [x.memory < x.price for x in moving]
+    assert sum(t == (x.memory < x.cycles) for t, x in zip(told, moving, strict=True)) >= 0.95 * len(
+        moving
+    )
+
+
+@given(st.integers(1000, 100000))
+@settings(max_examples=15, deadline=None)
+def test_nothing_beats_the_bound(seed: int) -> None:
+    line = measure(random_case(seed), DEVICE)
+    assert line.bound.cycles <= line.cycles
+
+
+# The bound, by hand
+
+
+def row(*sizes: int) -> tuple[tuple[tuple[int, int]], ...]:
+    """Cores that own so many elements of a row, one after the other."""
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    return tuple(((s, n),) if n else ((0, 0),) for s, n in zip(starts, sizes, strict=True))
+
+
+def test_a_neighbour_can_be_reached_both_ways_round() -> None:
+    bound = ring_bound(row(6400), ((((0, 0)),), ((0, 6400),)), 0, 2, DEVICE)
+    assert bound.port_bytes == 12800
+    assert 6000 < bound.segment_bytes <= 6400  # half of it goes the long way: any w is a bound
+
+
+def test_a_multicast_counts_once_a_segment() -> None:
+    whole = ((0, 6400),)
+    bound = ring_bound(row(6400), [whole] * CORES, 0, 2, DEVICE)
+    # a tree to all other cores is 31 segments, divided over both directions at best
+    assert 12800 * 31 / 66 * 0.98 < bound.segment_bytes <= 12800 * 31 / 60
+    assert atoms_of(row(6400), [whole] * 3, 0, 2) == {(1, 0b110): 12800}
+
+
+# Plans
+
+
+def sent(core: int, *to: int, nbytes: int = 4096) -> Fragment:
+    return Fragment(core, sum(1 << c for c in to), nbytes)
+
+
+def test_ways_are_evened() -> None:
+    crowd = [sent(c, 12) for c in range(12)]
+    by_short, by_even = (
+        [hops_of(f, STOPS) for f in some] for some in (crowd, evened(crowd, DEVICE)[0])
+    )
+    assert all(down == 0 for _, down in by_short)
+    assert 4 <= sum(down > 0 for _, down in by_even) <= 8
+
+
+def test_a_schedule_sends_each_fragment_once_and_waits_for_earlier_ones() -> None:
+    fragments = [sent(c, (c + 5) % 32, (c + 9) % 32) for c in range(32)]
+    made = schedule(fragments, DEVICE)
+    assert sorted(s.index for s in made.sendings) == [*range(32)]
+    assert all(s.after is None or s.after < i for i, s in enumerate(made.sendings))
+    assert schedule(fragments, DEVICE) == made
+    assert schedule([], DEVICE).cycles == 0
+
+
+def test_one_send_takes_what_the_device_says() -> None:
+    want = DEVICE.ring.send_cycles(4096, 3, DEVICE.clock_mhz) + DEVICE.ring.run_cycles
+    assert schedule([sent(2, 5)], DEVICE).cycles == want
+
+
+def test_what_stays_is_copied_beside_the_ring() -> None:
+    own = tuple(((c * 64, 64), (0, 512)) for c in range(8))
+    need = tuple(((0, 512), (c * 64, 64)) for c in range(8))
+    like = Layout.stick((512, 512), 16, 1)
+    ends = Ends(local_layout(like, own), local_layout(like, need))
+    plan = plan_exchange(own, need, ends, DEVICE)
+    assert [s.core for s in plan.copies] == [*range(8)] and len(plan.sends) == 56
+    whole = {s for s in plan_sends(own, need, STOPS) if s.stays}
+    assert whole == set(plan.copies)
+
+
+def test_of_several_owners_the_idle_one_may_send() -> None:
+    whole = ((0, 640),)
+    nothing = ((0, 0),)
+    own, need = (whole, whole, nothing, nothing), (nothing, nothing, ((0, 320),), ((320, 320),))
+    assert {s.core for s in plan_sends(own, need, STOPS)} == {1}
+    assert {s.core for s in plan_sends(own, need, STOPS, spread=True)} == {0, 1}
+
+
+SCATTERED = """module "scatter" {
+  input %x: tensor<1x4096xdl16>
+  %neg = neg(%x) : tensor<1x4096xdl16>
+  %abs = abs(%neg) : tensor<1x4096xdl16>
+  output "y" = %abs
+}"""
+
+
+def test_what_one_core_would_send_piece_by_piece_goes_through_memory() -> None:
+    """32 fragments from one core: 20 cycles of set-up each are more than store and load take."""
+    cuts = ({"parts": {"d1": 1}}, {"parts": {"d1": 32}})
+    done = compile_pinned(SCATTERED, CORES, {}, cuts, DEVICE)
+    (made,) = (t for name, t in done.plan["tensors"].items() if name.startswith("neg"))
+    assert "cycles over the ring" in made["why"]["card_memory"] and made["space"] == "hbm"
+    kept = compile_pinned(SCATTERED, CORES, {"neg": "lx"}, cuts, DEVICE)
+    slow, fast = (run(p.program, DEVICE, timing_only=True).total_cycles for p in (kept, done))
+    assert fast < slow
+
+
+def test_buffers_are_ordered_for_long_runs() -> None:
+    """2 MiB among 8 cores, cut along the outer and then along two dimensions."""
+    cuts = ({"parts": {"d0": 8}}, {"parts": {"d0": 2, "d1": 4}})
+    plain, ordered = (
+        compile_pinned(RELAYOUT, 8, {"neg": "lx"}, cuts, DEVICE, reorder)
+        for reorder in (False, True)
+    )
+    (there,) = (op for op in ordered.module.body.ops if op.name == "relayout")
+    assert there.attrs["order"] != memory_order(Layout.stick((128, 2, 512), 16, 2))
+    slow, fast = (run(p.program, DEVICE, timing_only=True).total_cycles for p in (plain, ordered))
+    assert fast < slow - 3000
+    outcome = run_program(parse_module(RELAYOUT), ordered.program)  # no hazard, poisoned
+    assert outcome.relative <= 0.01
+
+
+def test_nothing_to_move_is_free() -> None:
+    like = Layout.stick((64, 64), 16, 1)
+    own = (((0, 64), (0, 64)),)
+    assert ring_cycles(like, own, own, DEVICE) == 0
+    assert memory_cycles(like, own, [own], DEVICE) > 0
+
+
+# The machine
+
+
+def test_the_longer_way_is_taken_when_asked_for() -> None:
+    ring = Ring(DEVICE.ring, CORES, DEVICE.clock_mhz)
+    assert ring.reach(0, 1 << 3) == (3, 0)
+    assert ring.reach(0, 1 << 3, (3,)) == (0, 30)
+    assert ring.reach(0, 1 << 3 | 1 << 30, (30,)) == (30, 0)
+    near, far = ring.send(0, 0, 128, 1 << 3), ring.send(100, 0, 128, 1 << 3, (3,))
+    assert far[1] - 100 - near[1] == -(-27 * 2 * 1100 // 1300)
+    assert ring.link_bytes[0][:4] == [128, 128, 128, 0] and sum(ring.link_bytes[1]) == 128 * 30
+
+
+def test_only_receivers_are_reached_the_longer_way() -> None:
+    built = build(KNOWN["R11"], DEVICE)
+    sends = [i for i in built.program.kernels[1].streams["rs"] if isinstance(i, Instr)]
+    turned = next(i for i in sends if "far" in i.imm)
+    everywhere = Instr(**{**vars(turned), "imm": {**turned.imm, "far": (1 << CORES) - 1}})
+    kernel = Kernel("k", {"rs": (everywhere,)}, cores=CORES)
+    program = built.program
+    wrong = type(program)(**{**vars(program), "kernels": (program.kernels[0], kernel)})
+    with pytest.raises(ObjectError, match="to be reached the longer way, the send goes to"):
+        run(wrong, DEVICE, timing_only=True)
+
+
+@pytest.mark.parametrize("name", ["R01", "R13", "R18", "#3", "#36"])
+def test_no_core_is_sent_more_at_once_than_it_takes(name: str) -> None:
+    """And what the segments carried is what was sent, times its hops."""
+    built = built_of(name)
+    engine = Engine(built.program, DEVICE)
+    send, flights, carried = engine.ring.send, [], 0
+
+    def watched(
+        now: int, core: int, nbytes: int, mask: int, far: Cores | None = None
+    ) -> tuple[int, int]:
+        nonlocal carried
+        left, arrived = send(now, core, nbytes, mask, far)
+        flights.append((now, arrived, mask))
+        carried += nbytes * sum(engine.ring.reach(core, mask, far or ()))
+        return left, arrived
+
+    engine.ring.send = watched  # type: ignore[method-assign]
+    engine.run()
+    assert sum(map(sum, engine.ring.link_bytes)) == carried > 0
+    for core in range(CORES):
+        mine = [(a, b) for a, b, mask in flights if mask >> core & 1]
+        for at, _ in mine:
+            assert sum(a <= at < b for a, b in mine) <= DEVICE.ring.fragments_max
+
+
+def built_of(name: str) -> Built:
+    case: Case = KNOWN[name] if name in KNOWN else random_case(int(name[1:]))
+    return build(case, DEVICE)
