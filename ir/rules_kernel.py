@@ -12,7 +12,7 @@ from .errors import SpyrecError
 from .literals import value_text
 from .ops import OPS, infer
 from .printer import input_line, output_line
-from .tiles import Box, Map, Nest, clip, spans, tile_shape, window
+from .tiles import FACTORS, Box, Map, Nest, clip, spans, tile_shape, window
 from .types import TensorType
 
 Found = tuple[Op | str, str]  # where (an op, or another line of the text), and what is wrong
@@ -87,6 +87,11 @@ def plan_problems(op: Op, cores: object) -> Iterator[str]:
             f"{nest.dim_names[nest.k]} is summed over, so the cores that divide it are neighbours: "
             f"its digit is the last of core_order, got {order!r}"
         )
+    keep = attrs.get("keep", ())
+    factors = range(FACTORS) if nest.kind == "contract" else ()
+    if not isinstance(keep, tuple) or not set(keep) <= set(factors):
+        yield f"expected keep to name factors of a matrix kernel, got {keep!r}"
+        return
     if "tile" in attrs:
         yield from _tile_problems(nest)
 

@@ -113,6 +113,19 @@ class Nest:
         return int(self.op.attrs.get("buffers", 2))  # type: ignore[arg-type]
 
     @cached_property
+    def keep(self) -> frozenset[int]:
+        """Factors of a contract kernel whose tiles stay in the scratchpad once they are there: each
+        is loaded on the first trip only of the loops along which it does not vary."""
+        return frozenset(self.op.attrs.get("keep", ()))  # type: ignore[arg-type]
+
+    def kept(self, operand: int) -> tuple[int, tuple[int, ...]]:
+        """How many tiles of an operand stay in the scratchpad, and the loops on whose first trip
+        alone it is loaded; (0, ()) when its tiles stream through."""
+        loops, m = self.loops, self.maps[operand]
+        tiles = kept_trips(m, loops, [self.trips(d) for d in loops]) if operand in self.keep else 0
+        return tiles, again(m, loops) if tiles else ()
+
+    @cached_property
     def overlap(self) -> str:
         """What trips of a core do while another one works: "all" there is, or only "loads": a
         trip's arithmetic waits until the results of the trip before have left."""
@@ -236,3 +249,25 @@ def tile_shape(m: Map, tile: Sequence[int]) -> tuple[int, ...]:
 def spans(m: Map, dim: int) -> bool:
     """Does the tensor vary along kernel dimension ``dim``?"""
     return any(coefs[dim] for _, coefs in m)
+
+
+def around(m: Map, loops: Sequence[int]) -> tuple[int, ...]:
+    """Of ``loops``, outermost first, those around a tile of a tensor with map ``m``: it is loaded
+    in the innermost one that it varies with."""
+    depth = max((i + 1 for i, d in enumerate(loops) if spans(m, d)), default=0)
+    return tuple(loops[:depth])
+
+
+def again(m: Map, loops: Sequence[int]) -> tuple[int, ...]:
+    """Loops around a tile in whose later trips it would be loaded once more."""
+    return tuple(d for d in around(m, loops) if not spans(m, d))
+
+
+def kept_trips(m: Map, loops: Sequence[int], trips: Sequence[int]) -> int:
+    """Tiles that have to stay for none to be loaded twice: those of the loops inside those of
+    ``again``; 0 when there are none, or others between them. ``trips``: of each loop."""
+    inside = around(m, loops)
+    outer = [i for i, d in enumerate(inside) if not spans(m, d)]
+    if not outer or outer[-1] - outer[0] >= len(outer):
+        return 0
+    return prod(trips[outer[-1] + 1 : len(inside)])

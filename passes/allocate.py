@@ -82,13 +82,15 @@ class CoreAllocation:
     def run(self, module: Module, target: Target) -> Module:
         budget = min(self.cores or target.device.cores.count, target.device.cores.count)
         owners: dict[Value, Boxes] = {}
+        outputs = frozenset(module.body.results)
         memo: dict[Hashable, tuple[Mapping[str, Attr], tuple[Boxes, ...]]] = {}
         ops = []
         for op in module.body.ops:
             if op.name == "kernel":
-                key = signature(op), tuple(owners.get(v) for v in op.operands)
+                leaves = tuple(r in outputs for r in op.results)
+                key = signature(op), tuple(owners.get(v) for v in op.operands), leaves
                 if key not in memo:
-                    memo[key] = self._decide(op, budget, target, owners)
+                    memo[key] = self._decide(op, budget, target, owners, outputs)
                 decisions, owned = memo[key]
                 op = op.with_attrs(**decisions)
                 owners.update(zip(op.results, owned, strict=True))
@@ -97,17 +99,19 @@ class CoreAllocation:
         return divided.with_attrs(cores=target.device.cores.count)
 
     def _decide(
-        self, op: Op, budget: int, target: Target, owners: Mapping[Value, Boxes]
+        self, op: Op, budget: int, target: Target, owners: Mapping[Value, Boxes],
+        outputs: frozenset[Value],
     ) -> tuple[Mapping[str, Attr], tuple[Boxes, ...]]:
         """The attributes of the cut, none if it has one, and what each core makes of each
         result."""
-        cut = {} if "parts" in op.attrs else self._divide(op, budget, target, owners)
+        cut = {} if "parts" in op.attrs else self._divide(op, budget, target, owners, outputs)
         nest = Nest(op.with_attrs(**cut))
         made = zip(op.results, nest.out_maps, strict=True)
         return cut, tuple(owned_boxes(nest, m, rank1(r.type)) for r, m in made)
 
     def _divide(
-        self, op: Op, budget: int, target: Target, owners: Mapping[Value, Boxes]
+        self, op: Op, budget: int, target: Target, owners: Mapping[Value, Boxes],
+        outputs: frozenset[Value],
     ) -> dict[str, Attr]:
         nest = Nest(op)
         units, grains = divisions(nest)
@@ -116,7 +120,7 @@ class CoreAllocation:
 
         def priced(cuts: Sequence[Counts]) -> list[tuple[tuple[float, ...], int, Counts]]:
             return sorted(
-                (self._cost(nest, c, grains, busy(c), target, owners), i, c)
+                (self._cost(nest, c, grains, busy(c), target, owners, outputs), i, c)
                 for i, c in enumerate(cuts)
             )
 
@@ -159,6 +163,7 @@ class CoreAllocation:
         busy: float,
         target: Target,
         owners: Mapping[Value, Boxes],
+        outputs: frozenset[Value],
     ) -> tuple[float, ...]:
         device = target.device
         local = largest_parts(nest, parts, grains)
@@ -190,17 +195,23 @@ class CoreAllocation:
         side = bus * device.hbm.bytes_per_cycle / device.hbm.side_bytes_per_cycle
         side *= min(1.0, device.cores.count // 2 / prod(parts))  # what the first half reads
         if nest.kind == "contract":
-            busy = max(busy, least_cost(cut, device, self._on_chip(cut, owners, device)))
+            here = self._on_chip(cut, owners, outputs, device)
+            busy = max(busy, least_cost(cut, device, here))
         return max(busy, bus, side, link) + ring + 0.01 * (busy + bus), -prod(parts)
 
     def _on_chip(
-        self, cut: Nest, owners: Mapping[Value, Boxes], device: DeviceSpec
+        self, cut: Nest, owners: Mapping[Value, Boxes], outputs: frozenset[Value],
+        device: DeviceSpec,
     ) -> frozenset[int]:
-        """Operands that kernels made and of which a core's part may stay in its scratchpad."""
+        """Operands that kernels made, and results that kernels may read, counted after them, of
+        which a core's part may stay in its scratchpad."""
         most = RESIDENT * device.lx.usable_bytes
+        op = cut.op
+        ends = [(v, m, v in owners) for v, m in zip(op.operands, cut.maps, strict=True)]
+        ends += [(r, m, r not in outputs) for r, m in zip(op.results, cut.out_maps, strict=True)]
         return frozenset(
-            i for i, (v, m) in enumerate(zip(cut.op.operands, cut.maps, strict=True))
-            if v in owners and v.type.layout is not None
+            i for i, (v, m, may) in enumerate(ends)
+            if may and v.type.layout is not None
             and buffer_sticks(tile_shape(m, cut.local), v.type.layout) * STICK <= most
         )
 

@@ -13,8 +13,9 @@ from spyrec.ir.errors import CapacityError
 from spyrec.sim.device import DeviceSpec
 
 from .allocate import busy_cycles
-from .contract_price import contract_candidates, contract_cost
+from .contract_price import contract_candidates, contract_cost, keepable, kept_bytes
 from .kernel import Nest
+from .pins import Counts
 from .signature import signature
 from .tiling import UNREAD, Tiling, move_buffers, tile_bytes
 
@@ -23,17 +24,23 @@ TRIP_CYCLES = 40  # of a trip beside its work, as contract_price has it
 
 @dataclass
 class PricedTile:
-    """A tile of a matrix kernel. Its bytes are counted when they are asked for."""
+    """A tile of a matrix kernel, and which factors stay. Its bytes are counted when they are asked
+    for."""
 
     cycles: float
-    tile: tuple[int, ...]
-    counted: dict[bool, int] = field(default_factory=dict)
+    tile: Counts
+    loops: Counts
+    keep: Counts
+    counted: dict[bool, tuple[int, int]] = field(default_factory=dict)
 
-    def bytes(self, nest: Nest, lean: bool) -> int:
-        """See ``tiling.tile_bytes``."""
+    def fits(self, nest: Nest, lean: bool, budget: int, room: int) -> bool:
+        """What streams into ``budget``, with the factors that stay into ``room`` bytes?"""
         if lean not in self.counted:
-            self.counted[lean] = tile_bytes(nest, self.tile, lean)
-        return self.counted[lean]
+            size = tile_bytes(nest, self.tile, lean, self.keep)
+            kept = sum(kept_bytes(nest, self.tile, self.loops, i) for i in self.keep)
+            self.counted[lean] = size, size + kept
+        streamed, every = self.counted[lean]
+        return streamed <= budget and every <= max(budget, room)
 
 
 @dataclass
@@ -50,11 +57,15 @@ class KernelPrices:
     signatures: dict[Op, Hashable] = field(default_factory=dict)
 
     def price(
-        self, op: Op, operands: Collection[int], results: Collection[int], budget: int
+        self, op: Op, operands: Collection[int], results: Collection[int], left: int
     ) -> float:
-        """Cycles of a kernel whose tiles have ``budget`` bytes, when these of its operands and
-        results are in the scratchpads and the others in card memory; infinite when no tile
+        """Cycles of a kernel that has ``left`` bytes of the scratchpad for its tiles, when these of
+        its operands and results are there and the others in card memory; infinite when no tile
         fits."""
+        usable = self.device.lx.usable_bytes
+        budget, room = (
+            min(int(usable * n), left) for n in (self.tiling.share, self.tiling.kept)
+        )
         if op not in self.signatures:
             self.signatures[op] = signature(op, without=UNREAD)
         key = self.signatures[op], (*sorted(operands),), (*sorted(results),)
@@ -67,7 +78,7 @@ class KernelPrices:
             found = self.tiles[key]
             for lean in (False, True):  # as tiling counts: with room for the next kernel's weights
                 for tile in found:
-                    if tile.bytes(nest, lean) <= budget:
+                    if tile.fits(nest, lean, budget, room):
                         return tile.cycles
             return math.inf
         tried = self.tried.setdefault(key, [])
@@ -80,19 +91,22 @@ class KernelPrices:
 
     def _tiles(self, nest: Nest) -> list[PricedTile]:
         """The tiles of a matrix kernel with the smallest steps of its sum, the cheapest first."""
-        stores = 0.5 * self._bus_cycles(nest, loads=False)  # most of it while the next tile is made
+        room = int(self.device.lx.usable_bytes * self.tiling.kept)
         found = (
-            PricedTile(contract_cost(nest, tile, loops, self.device) + stores, tile)
+            PricedTile(
+                contract_cost(nest, tile, loops, self.device, keep=keep), tile, loops, keep
+            )
             for tile, loops in contract_candidates(nest, self.device, coarse=True)
+            for keep in keepable(nest, tile, loops, room)
         )
-        return sorted(found, key=lambda t: (t.cycles, t.tile))
+        return sorted(found, key=lambda t: (t.cycles, t.keep, t.tile))
 
     def _streamed(self, nest: Nest, budget: int) -> tuple[int, float]:
         """(bytes of its tile, cycles) of a kernel without products: the longer of its work and its
         transfers, half of the shorter, and what every trip costs. (0, infinite) when no tile
         fits."""
         try:
-            tile, _, why = self.tiling.tiled(nest, budget, self.device)
+            tile, _, _, why = self.tiling.tiled(nest, budget, budget, self.device)
         except CapacityError:
             return 0, math.inf
         assert isinstance(why[0], int | None)
@@ -109,10 +123,10 @@ class KernelPrices:
         cycles = max(busy, bus) + 0.5 * min(busy, bus) + waits + TRIP_CYCLES * trips
         return why[0] or 0, cycles
 
-    def _bus_cycles(self, nest: Nest, loads: bool = True) -> float:
+    def _bus_cycles(self, nest: Nest) -> float:
         """Of what the kernel reads from card memory, each stick once, and writes there."""
         hbm = self.device.hbm
-        read = sum(map(_bytes, {v for v in nest.op.operands if v.type.size > 1})) * loads
+        read = sum(map(_bytes, {v for v in nest.op.operands if v.type.size > 1}))
         return read / hbm.bytes_per_cycle + sum(map(_bytes, nest.op.results)) / (
             hbm.write_bytes_per_cycle
         )

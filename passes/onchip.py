@@ -141,10 +141,9 @@ class OnChip:
         if op.name != "kernel":
             return 0.0
         taken = self.taken(step, kept)
-        budget = min(self.tiles, self.room[step] - taken)
         operands = [i for i, v in enumerate(op.operands) if v in kept]
         results = [i for i, v in enumerate(op.results) if v in kept]
-        total = self.prices.price(op, operands, results, budget)
+        total = self.prices.price(op, operands, results, self.room[step] - taken)
         if total == math.inf or taken > self.most:
             total = NO_ROOM + taken
         for v in dict.fromkeys(v for v in op.operands if v in kept):  # in order: floats are added

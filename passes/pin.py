@@ -85,8 +85,8 @@ class PinSticks:
 
 @dataclass(frozen=True)
 class PinKernels:
-    """Set ``pin_parts``, ``pin_order``, ``buffers``, ``overlap``, ``pin_tile`` and ``pin_loops`` on
-    kernels and ``pin_spaces`` on the module.
+    """Set ``pin_parts``, ``pin_order``, ``buffers``, ``overlap``, ``pin_tile``, ``pin_loops`` and
+    ``pin_keep`` on kernels and ``pin_spaces`` on the module.
 
     Raises PassError with every pin that breaks a rule, sizes of tiles excepted: see PinTiles.
     """
@@ -121,6 +121,8 @@ def _pin(op: Op, pins: KernelPins | None) -> Op:
         op = op.with_attrs(buffers=pins.buffers)
     if pins.overlap is not None:
         op = op.with_attrs(overlap=pins.overlap)
+    if pins.keep is not None and nest.kind == "contract":
+        op = op.with_attrs(pin_keep=pins.keep)
     return op.with_attrs(
         pin_parts=tuple(pins.parts.get(d, FREE) for d in nest.dim_names),
         pin_order=tuple(nest.dim_names.index(d) for d in pins.core_order or ()),

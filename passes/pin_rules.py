@@ -14,7 +14,7 @@ from .allocate import divisions
 from .groups import is_depthwise
 from .homes import readable
 from .kernel import GROUP, Nest, rank1, spans
-from .pins import FREE, Counts, pinned
+from .pins import FREE, Counts, pinned, pinned_keep
 from .plan import KernelPins, TensorPins
 from .sticks import contract_sticks, region_head, result_stick, usable_stick
 from .tiling import beyond_rank, move_bytes, tile_bytes
@@ -126,6 +126,8 @@ def kernel_problems(op: Op, pins: KernelPins, cores: int) -> Iterator[str]:
             "divide it are neighbours; put it last"
         )
     yield from (f"{where}, loops: {p}" for p in _loop_problems(nest, pins.loops or ()))
+    if pins.keep and nest.kind != "contract":
+        yield f"{where}, keep: only matrix kernels have factors to keep, this is a {nest.kind}"
 
 
 def _parts_problems(nest: Nest, parts: Mapping[str, int], cores: int) -> Iterator[str]:
@@ -194,7 +196,8 @@ def tile_problems(op: Op, device: DeviceSpec, budget: int) -> Iterator[str]:
     if nest.kind == "gather":
         return
     lean = nest.kind == "contract"  # tiling too counts once, where it must, what no loop changes
-    size = move_bytes(nest, least) if nest.kind == "move" else tile_bytes(nest, least, lean)
+    stay = pinned_keep(nest) or ()  # what they take is known with the loops
+    size = move_bytes(nest, least) if nest.kind == "move" else tile_bytes(nest, least, lean, stay)
     if size > budget:
         yield (
             f"kernel {nest.name}, tile: its buffers take {size / 2**20:.2f} MiB of scratchpad at "

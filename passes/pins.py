@@ -44,6 +44,11 @@ def pinned_loops(nest: Nest, dims: Sequence[int]) -> Counts:
 
 
 
+def pinned_keep(nest: Nest) -> Counts | None:
+    """Factors of a matrix kernel that a plan keeps in the scratchpad; None when it does not say."""
+    return nest.op.attrs.get("pin_keep")  # type: ignore[return-value]
+
+
 def _place(nest: Nest, key: str) -> Callable[[int], int]:
     order: Counts = nest.op.attrs.get(key, ())  # type: ignore[assignment]
     place = {d: i for i, d in enumerate(order)}

@@ -9,11 +9,12 @@ from typing import Any
 
 from spyrec.ir.errors import PassError
 
-KERNEL_KEYS = ("parts", "core_order", "buffers", "overlap", "tile", "loops", "why")
+KERNEL_KEYS = ("parts", "core_order", "buffers", "overlap", "tile", "loops", "keep", "why")
 TENSOR_KEYS = ("stick", "space", "why")
 SPACES = ("hbm", "lx")
 BUFFERS = (1, 2)
 OVERLAPS = ("all", "loads")
+FACTOR_LISTS: tuple[list[int], ...] = ([], [0], [1], [0, 1])
 MAX_SHOWN = 60  # characters of what a message quotes
 
 
@@ -24,7 +25,8 @@ class KernelPins:
     ``parts``: into how many parts a dimension is cut among cores; ``core_order``: divided
     dimensions, slowest core digit first; ``buffers``: slots a stream of tiles has; ``overlap``:
     what is done while another tile is worked on, "all" or "loads" only; ``tile``: elements of a
-    dimension in one tile; ``loops``: dimensions with a loop over tiles, outermost first.
+    dimension in one tile; ``loops``: dimensions with a loop over tiles, outermost first; ``keep``:
+    factors of a matrix kernel, by number, whose tiles stay in the scratchpad.
     """
 
     parts: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
@@ -33,6 +35,7 @@ class KernelPins:
     overlap: str | None = None
     tile: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     loops: tuple[str, ...] | None = None
+    keep: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,7 @@ def _kernel(name: str, data: object, problems: list[str]) -> KernelPins:
         overlap,
         _counts(f"{where}, tile", pins.get("tile", {}), problems),
         _names(f"{where}, loops", pins.get("loops"), problems),
+        _factors(f"{where}, keep", pins.get("keep"), problems),
     )
 
 
@@ -151,6 +155,16 @@ def _names(where: str, data: object, problems: list[str]) -> tuple[str, ...] | N
         problems.append(f"{where}: a dimension is named twice in {list(data)}")
         return None
     return tuple(data)
+
+
+def _factors(where: str, data: object, problems: list[str]) -> tuple[int, ...] | None:
+    if data is None:
+        return None
+    if isinstance(data, list | tuple) and list(data) in FACTOR_LISTS:
+        return tuple(data)
+    shown = ", ".join(map(str, FACTOR_LISTS))
+    problems.append(f"{where}: expected one of {shown}, got {data!r}")
+    return None
 
 
 def _whole(n: object, least: int) -> bool:

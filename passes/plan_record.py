@@ -54,6 +54,7 @@ def _kernel(op: Op) -> Numbers:
         "overlap": nest.overlap,
         "tile": _by_name(nest, nest.tile),
         "loops": [nest.dim_names[d] for d in nest.loops],
+        "keep": sorted(nest.keep),
         "why": {"parts": _why_parts(nest), "tile": _why_tile(nest)},
     }
 

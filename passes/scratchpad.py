@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from spyrec.ir.core import Block, Loc, Module, Op, Value, uses
 from spyrec.ir.errors import CapacityError
@@ -120,7 +120,7 @@ def lifetimes(module: Module, early: Collection[str] = ()) -> list[Span]:
 @dataclass(frozen=True)
 class TileBuffer:
     """A kernel's buffer for tiles: ``slots`` of ``size`` bytes. ``weight``: it holds tiles of a
-    constant."""
+    constant, or of a factor that no kernel makes."""
 
     name: str
     size: int
@@ -138,6 +138,8 @@ class _Plan:
         self.kernel_of: dict[str, int] = {}
         self.loc_of: dict[str, Loc] = {}
         constants = {op.result for op in module.body.ops if op.name == "constant"}
+        kept: Any = module.attrs.get("state", ())  # inputs that a kernel may write
+        given = {v for v in module.body.args if all(v.name != name for name, *_ in kept)}
         early: set[str] = set()
         self.launch = _launches(module)
         readers = uses(module.body)
@@ -159,7 +161,7 @@ class _Plan:
                     self.loc_of[v.name] = op.loc
             if op.name != "kernel":
                 continue
-            for buffer in kernel_buffers(op, constants):
+            for buffer in kernel_buffers(op, constants, given):
                 self.tiles.append((buffer, at))
                 self.kernel_of[buffer.name] = at
                 self.loc_of[buffer.name] = op.loc
@@ -216,8 +218,11 @@ def _launches(module: Module) -> dict[Op, int]:
     return out
 
 
-def kernel_buffers(op: Op, constants: set[Value]) -> list[TileBuffer]:
-    """The tile buffers of a kernel: several slots where tiles stream through."""
+def kernel_buffers(
+    op: Op, constants: set[Value], given: Collection[Value] = ()
+) -> list[TileBuffer]:
+    """The tile buffers of a kernel: several slots where tiles stream through. ``given``: inputs
+    that no kernel writes, which as factors of a product are as good as weights."""
     nest = Nest(op)
     match nest.kind:
         case "move":
@@ -226,11 +231,12 @@ def kernel_buffers(op: Op, constants: set[Value]) -> list[TileBuffer]:
             return [TileBuffer(f"{result}_{role}", size, nest.buffers) for role, size in parts]
         case "gather":
             return _gather_buffers(op, nest)
-    return list(_block_buffers(op.regions[0], nest, constants, (), False))
+    return list(_block_buffers(op.regions[0], nest, constants, given, (), False))
 
 
 def _block_buffers(
-    block: Block, nest: Nest, constants: set[Value], path: tuple[int, ...], carried: bool
+    block: Block, nest: Nest, constants: set[Value], given: Collection[Value],
+    path: tuple[int, ...], carried: bool,
 ) -> Iterator[TileBuffer]:
     """Those of one block of a tile body under the loops ``path``; ``carried``: an accumulator
     comes in."""
@@ -245,14 +251,15 @@ def _block_buffers(
                 factor = nest.kind == "contract" and index < 2
                 fetched = factor or source not in constants or source.type.size > 1
                 if fetched and source.type.space != "lx":
-                    weight = source in constants
-                    yield TileBuffer(o.result.name, _tile_bytes(o.result), slots, weight)
+                    weight = source in constants or (factor and source in given)
+                    staying, _ = nest.kept(index)
+                    yield TileBuffer(o.result.name, _tile_bytes(o.result), staying or slots, weight)
             case "for":
                 if o.results and not carried and not uses_matrix(o.regions[0]):
                     yield TileBuffer(o.result.name, _tile_bytes(o.result), slots)
                 inner = (*path, whole_number(o, "dim"))
                 holds = carried or bool(o.results)
-                yield from _block_buffers(o.regions[0], nest, constants, inner, holds)
+                yield from _block_buffers(o.regions[0], nest, constants, given, inner, holds)
             case "compute" if o.attrs["unit"] == "sfp":
                 if (carried and o.result in block.results) or "room" in o.attrs:
                     continue  # it is the accumulator, or in another's place

@@ -4,7 +4,7 @@ the loops.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from types import MappingProxyType
@@ -16,12 +16,12 @@ from spyrec.ir.layout import Layout
 from spyrec.ir.tiles import tile_shape
 from spyrec.sim.device import DeviceSpec
 
-from .contract_price import contract_candidates, contract_cost
+from .contract_price import contract_candidates, contract_cost, keepable, kept_bytes
 from .homes import held_bytes, resident_bytes
 from .kernel import GROUP, Nest, spans
 from .manager import Target
 from .pieces import is_direct, source_window
-from .pins import pinned, pinned_loops
+from .pins import Counts, pinned, pinned_loops
 from .rooms import taken_rooms
 from .runs import buffer_sticks, bursts
 from .signature import signature
@@ -34,12 +34,13 @@ RUNNERS_UP = 3  # tiles not taken that are kept, with their prices
 UNREAD = ("resident", "in_place", "why_away", "why_parts")
 """Attributes of a kernel that its tile does not depend on."""
 
-Tiled = tuple[tuple[int, ...], tuple[int, ...], tuple[object, ...]]  # tile, loops, why: see Tiling
+Tiled = tuple[Counts, Counts, Counts, tuple[object, ...]]  # tile, loops, keep, why: see Tiling
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """Set ``tile`` and ``loops`` of every kernel.
+    """Set ``tile`` and ``loops`` of every kernel, and ``keep`` of matrix kernels: the factors whose
+    tiles stay in the scratchpad once they are there.
 
     Matrix kernels: all tile shapes whose output tile fits the accumulators (half of them, when the
     other half is to drain meanwhile) and whose operands fit the budget are priced by matrix cycles
@@ -81,6 +82,7 @@ class Tiling:
     name: ClassVar[str] = "tiling"
     summary: ClassVar[str] = "Cuts each core's work into tiles that fit the scratchpad."
     share: float = 0.42  # of the scratchpad for one kernel's tiles, where tensors leave as much
+    kept: float = 0.85  # of the scratchpad when factors of a matrix kernel stay there meanwhile
     stream_bytes: int = 32768  # a streamed operand is cut into pieces of about this size
 
     def run(self, module: Module, target: Target) -> Module:
@@ -91,32 +93,33 @@ class Tiling:
         for op in module.body.ops:
             if op.name == "kernel" and "tile" not in op.attrs:
                 left = usable - live.get(op, 0) - held.get(str(op.attrs["name"]), 0)
-                budget = min(int(usable * self.share), left)
-                key = signature(op, without=UNREAD), budget
+                budget, room = (min(int(usable * n), left) for n in (self.share, self.kept))
+                key = signature(op, without=UNREAD), budget, room
                 if key not in memo:
                     nest = Nest(op)
                     try:
-                        memo[key] = self.tiled(nest, budget, target.device)
+                        memo[key] = self.tiled(nest, budget, room, target.device)
                     except CapacityError as error:
                         raise CapacityError(str(error), (nest.name,)) from None
-                tile, loops, why = memo[key]
+                tile, loops, keep, why = memo[key]
                 op = op.with_attrs(tile=tile, loops=loops, why_tile=why)
+                op = op.with_attrs(keep=keep) if keep else op
             ops.append(op)
         attrs = {key: value for key, value in module.attrs.items() if key != "held"}
         body = replace(module.body, ops=tuple(ops))
         return replace(module, body=body, attrs=MappingProxyType(attrs))
 
-    def tiled(self, nest: Nest, budget: int, device: DeviceSpec) -> Tiled:
-        """Tile, loops and why of a kernel whose tiles may take ``budget`` bytes; CapacityError when
-        not even the smallest fit."""
+    def tiled(self, nest: Nest, budget: int, room: int, device: DeviceSpec) -> Tiled:
+        """Tile, loops, kept factors and why of a kernel whose tiles may take ``budget`` bytes, with
+        factors that stay ``room`` bytes; CapacityError when not even the smallest fit."""
         match nest.kind:
             case "contract":
-                return tile_contract(nest, budget, device)
+                return tile_contract(nest, budget, room, device)
             case "move":
                 tile = self._tile_move(nest, budget, device)
                 smaller = _smaller(nest, tile, _free(nest, tile, ()), device)[:RUNNERS_UP]
                 why = move_bytes(nest, tile), budget, None, tuple((t, (), None) for t in smaller)
-                return tile, (), why
+                return tile, (), (), why
             case "gather":
                 last = len(nest.extents) - 1
                 most = (
@@ -130,12 +133,13 @@ class Tiling:
                 return (
                     tuple(p or t for p, t in zip(pinned(nest, "tile"), most, strict=True)),
                     (),
+                    (),
                     (None, budget, None, ()),
                 )
         tile, passed = self._tile_vector(nest, budget, device)
         smaller = _smaller(nest, tile, _free(nest, tile, nest.whole | _windows(nest)), device)
         others = tuple((t, _looped(nest, t), None) for t in (*passed, *smaller)[:RUNNERS_UP])
-        return tile, _looped(nest, tile), (tile_bytes(nest, tile), budget, None, others)
+        return tile, _looped(nest, tile), (), (tile_bytes(nest, tile), budget, None, others)
 
     def _tile_vector(
         self, nest: Nest, budget: int, device: DeviceSpec
@@ -252,17 +256,21 @@ def _rank(nest: Nest, tile: Sequence[int]) -> int:
     return most
 
 
-def tile_bytes(nest: Nest, tile: tuple[int, ...], lean: bool = False) -> int:
+def tile_bytes(
+    nest: Nest, tile: tuple[int, ...], lean: bool = False, but: Collection[int] = ()
+) -> int:
     """Scratchpad bytes of one kernel's tile buffers: streamed operands and stored results in all
-    their slots, temporaries once. ``lean``: what no loop changes once only, as the buffers really
-    are; the usual count leaves room for the next kernel's weights.
+    their slots, temporaries once; operands ``but`` not counted. ``lean``: what no loop changes once
+    only, as the buffers really are; the usual count leaves room for the next kernel's weights.
     """
     looped = {d for d, (n, t) in enumerate(zip(nest.local, tile, strict=True)) if n > t}
     block = nest.op.regions[0]
     parts = stages(block, [a for a in block.args if a.type.size == 1])
     taken = taken_rooms(nest, parts)
     total = 0
-    ends = [*zip(nest.op.operands, nest.maps, strict=True)]
+    ends = [
+        end for i, end in enumerate(zip(nest.op.operands, nest.maps, strict=True)) if i not in but
+    ]
     made = zip(block.results, nest.op.results, nest.out_maps, strict=True)
     ends += ((r, m) for v, r, m in made if v not in taken)
     for v, m in ends:
@@ -315,14 +323,15 @@ def move_buffers(op: Op, tile: tuple[int, ...]) -> list[tuple[str, int]]:
     return out
 
 
-def tile_contract(nest: Nest, budget: int, device: DeviceSpec) -> Tiled:
-    """(tile, loops, why) of a matrix kernel that costs least; CapacityError when nothing fits."""
-    candidates = list(enumerate(contract_candidates(nest, device)))
+def tile_contract(nest: Nest, budget: int, room: int, device: DeviceSpec) -> Tiled:
+    """(tile, loops, keep, why) of a matrix kernel that costs least; CapacityError when nothing
+    fits. ``room``: bytes for its buffers when some of its factors stay."""
+    candidates = list(contract_candidates(nest, device))
     for lean in (False, True):
         priced = sorted(
-            (contract_cost(nest, tile, loops, device), count, tile, loops)
-            for count, (tile, loops) in candidates
-            if tile_bytes(nest, tile, lean) <= budget
+            (contract_cost(nest, tile, loops, device, (), keep), count, keep, tile, loops)
+            for count, (tile, loops) in enumerate(candidates)
+            for keep in _kept_within(nest, tile, loops, budget, room, lean)
         )
         if priced:
             break
@@ -332,10 +341,26 @@ def tile_contract(nest: Nest, budget: int, device: DeviceSpec) -> Tiled:
             f"tiling: no tile of {nest.name} {part} fits {budget / 2**20:.2f} MiB of scratchpad "
             f"(from {nest.op.loc})"
         )
-    cost, _, tile, loops = priced[0]
-    rejected: dict[tuple[tuple[int, ...], tuple[int, ...]], float] = {}
-    for other, _, t, o in priced:  # two sizes to try may come to one tile
+    cost, _, keep, tile, loops = priced[0]
+    rejected: dict[tuple[Counts, Counts], float] = {}
+    for other, _, _, t, o in priced:  # two sizes to try may come to one tile
         if len(rejected) < RUNNERS_UP and (t, o) != (tile, loops):
             rejected.setdefault((t, o), float(other))
     others = tuple((t, o, c) for (t, o), c in rejected.items())
-    return tile, loops, (tile_bytes(nest, tile), budget, float(cost), others)
+    size = tile_bytes(nest, tile, lean, keep) + _all_kept(nest, tile, loops, keep)
+    return tile, loops, keep, (size, room if keep else budget, float(cost), others)
+
+
+def _all_kept(nest: Nest, tile: Counts, loops: Counts, keep: Counts) -> int:
+    return sum(kept_bytes(nest, tile, loops, i) for i in keep)
+
+
+def _kept_within(
+    nest: Nest, tile: Counts, loops: Counts, budget: int, room: int, lean: bool
+) -> Iterator[Counts]:
+    """Which factors may stay so that the buffers fit: what streams ``budget``, all of it ``room``
+    bytes."""
+    for keep in keepable(nest, tile, loops, room):
+        size = tile_bytes(nest, tile, lean, keep)
+        if size <= budget and size + _all_kept(nest, tile, loops, keep) <= max(budget, room):
+            yield keep

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Literal
 
@@ -45,10 +46,10 @@ def load(places: Places, op: Op, body: Body, path: Path) -> None:
     assert place.buffer is not None
     place.buffer.groups = sharing(places, m)
     places.of[op.result] = place
-    instr = places.noted(
-        transfer(places, "load", outside, place, path, f"p{i}"), f"load %{outside.name}", op
-    )
-    early = outside in ctx.constants and op.result.name in ctx.early
+    _, kept = places.nest.kept(i)
+    made = transfer(places, "load", outside, place, path, f"p{i}", kept)
+    instr = places.noted(made, f"load %{outside.name}", op)
+    early = op.result.name in ctx.early
     body.items.append(Stmt("ml", instr, (), (place.buffer,), early))
 
 
@@ -93,10 +94,11 @@ def _alike(places: Places, m: Map) -> list[list[int]]:
 
 def transfer(
     places: Places, name: Literal["load", "store"], tensor: Value, place: Place, path: Path,
-    symbol: str,
+    symbol: str, kept: Collection[int] = (),
 ) -> Instr:
     """One tile between ``tensor`` and its buffer: iterate the tensor's own dimensions, outermost
-    memory digit first; what lies outside the tensor is left alone."""
+    memory digit first; what lies outside the tensor is left alone. On later trips of the loops
+    ``kept`` there is nothing left to transfer."""
     layout, m, frame = tensor.type.layout, place.map, places.frame
     assert layout is not None and place.buffer is not None
     far, near = strides_along(layout), place.along
@@ -127,6 +129,11 @@ def transfer(
         far_strides.append(1)
         near_strides.append(1)
         guards = [Guard(g.origin, g.extent, (*g.strides, 0), g.loops) for g in guards]
+    if kept:
+        if not counts:
+            counts, limits = [1], [None]
+            far_strides, near_strides, dims = [0], [0], [-1]
+        limits[0] = _first_trips(counts[0], limits[0], kept, path)
     fmt = places.ctx.format(tensor.type.dtype)
     outer = Operand(
         "hbm", base(m, layout, frame, far, 0, None), tuple(far_strides), fmt, symbol,
@@ -148,6 +155,16 @@ def transfer(
         name, tuple(counts), tuple(limits), operands, imm, where=frame.active,
         intents=(Intent((claim, claim)),),
     )  # fmt: skip
+
+
+def _first_trips(
+    count: Num, limit: Limit | None, loops: Collection[int], path: Path
+) -> Limit:
+    """The limit of a dimension that has nothing left after the first trip of ``loops``."""
+    start = limit.start if limit is not None else count
+    most = start if isinstance(start, int) else max(start)
+    inner = limit.loops if limit is not None and limit.loops else (0,) * len(path)
+    return Limit(start, tuple(n + most * (d in loops) for d, n in zip(path, inner, strict=True)))
 
 
 def _in_other_tails(
