@@ -22,6 +22,7 @@ from .runs import STICK
 
 Sizes = tuple[int, ...]
 
+COPY_DIMS = 6  # of an instruction, one of which the vector unit needs for the lanes
 MAX_PERMUTED = 4  # dimensions longer than one element whose orders are all tried
 
 
@@ -113,6 +114,13 @@ class Ends:
         sticks = prod(counts) * wide
         return sticks * STICK, sticks // run
 
+    @cached_property
+    def dims(self) -> int:
+        """Iteration dimensions that a transfer may have: those of more than one stick, and the
+        sticks of a group of wide elements."""
+        longest = zip(self.source.shape, self.target.shape, self._steps[0], strict=True)
+        return sum(max(n, m) > unit for n, m, unit in longest) + (self.target.bits > 16)
+
     def fragment(self, send: Send) -> Fragment:
         return Fragment(send.core, send.cores, *self.bytes_and_runs(send.sizes))
 
@@ -186,7 +194,7 @@ def _shared(
     for s in (part for whole in stays for part in _divided(whole, ends)):
         sent = sending.get(s.core, 0) + sender_cycles(ends.fragment(s), device)
         copied = copying.get(s.core, 0) + copy_cycles([s], ends, device)
-        if copied <= max(sent, least):
+        if copied <= max(sent, least) and ends.dims < COPY_DIMS:
             copying[s.core] = copied
             copies.append(s)
         else:

@@ -65,11 +65,11 @@ class JoinProducts:
     >>> from spyrec.ir.parser import parse_module
     >>> from spyrec.sim.device import load_device
     >>> before = parse_module('''module "m" {
-    ...   input %x: tensor<1x1024xf16>
+    ...   input %x: tensor<512x1024xf16>
     ...   %a = constant {value = dense<1024x96xfloat16, splat 0.5>} : tensor<1024x96xf16>
     ...   %b = constant {value = dense<1024x32xfloat16, splat 0.25>} : tensor<1024x32xf16>
-    ...   %y = matmul(%x, %a) : tensor<1x96xf16>
-    ...   %z = matmul(%x, %b) : tensor<1x32xf16>
+    ...   %y = matmul(%x, %a) : tensor<512x96xf16>
+    ...   %z = matmul(%x, %b) : tensor<512x32xf16>
     ...   output "y" = %y
     ...   output "z" = %z
     ... }''')

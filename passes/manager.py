@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TextIO
 
 import numpy as np
@@ -13,6 +13,8 @@ from spyrec.ir.core import Module
 from spyrec.ir.errors import PassError
 from spyrec.ir.rounding import round_to
 from spyrec.sim.device import DeviceSpec
+
+from .trial import Try
 
 Array = np.ndarray[Any, Any]
 Numerics = Literal["dl16", "ieee16", "fp32"]
@@ -23,10 +25,13 @@ class Target:
     """What is compiled for: the machine, and the float format its tensors are kept in.
 
     ``dl16`` is the card's own 16-bit format, ``ieee16`` is IEEE half, ``fp32`` keeps 32 bits.
+    ``attempt`` runs a laid-out module in the simulator, for passes that settle close calls; None
+    where nobody can. It is no part of what is compiled for.
     """
 
     device: DeviceSpec
     numerics: Numerics = "dl16"
+    attempt: Try | None = field(default=None, repr=False, compare=False)
 
 
 class Pass(Protocol):

@@ -1,5 +1,6 @@
 """Passes that carry a plan's pins to where decisions are taken: the tensors' before stick-layout,
-the kernels' before core-allocation. Before tiling, what only then can be judged is checked."""
+the kernels' before improve and core-allocation. Before tiling, what only then can be judged is
+checked."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from spyrec.ir.errors import PassError
 
 from .allocate import CoreAllocation
 from .baseline_division import BaselineDivision
+from .improve import Improve
 from .kernel import Nest
 from .manager import Pass, Pipeline, Target
 from .pin_rules import (
@@ -34,12 +36,13 @@ def pinned_pipeline(passes: Pipeline, plan: Plan) -> Pipeline:
     PassError when the pipeline lacks one of stick-layout, core-allocation and tiling.
     """
     out: list[Pass] = []
+    cores = next((p.cores for p in passes if isinstance(p, CoreAllocation)), 0)
     for step in passes:
         match step:
             case StickLayout():
                 out.append(PinSticks(plan))
-            case CoreAllocation() | BaselineDivision() if not _has(out, PinKernels):
-                out.append(PinKernels(plan, step.cores))
+            case Improve() | CoreAllocation() | BaselineDivision() if not _has(out, PinKernels):
+                out.append(PinKernels(plan, cores))
             case Tiling():
                 out.append(PinTiles(plan, step.share))
         out.append(step)

@@ -24,6 +24,7 @@ from .fold import Fold
 from .frame_columns import FrameColumns
 from .fuse import Fuse
 from .hbm_plan import HbmPlan
+from .improve import Improve
 from .join_products import JoinProducts
 from .legalize_dtypes import LegalizeDtypes
 from .limits import Limits
@@ -58,6 +59,7 @@ PIPELINE: Pipeline = (
     Dce(),  # nothing unread reaches the planner
     Fuse(),  # kernels; all planning below is per kernel or per edge between kernels
     StickLayout(),  # lanes first: it decides what divides evenly
+    Improve(),  # what the passes below would decide, tried out and bettered while the budget lasts
     CoreAllocation(),  # then cores, seeing which tensors would have to move
     RingRelayout(),  # then which tensors stay on chip
     Tiling(),  # then tiles, in the scratchpad that is left
@@ -100,8 +102,8 @@ Where nothing is planned the passes are the usual ones, so that both compute wit
 PLANNERS: Mapping[str, Pipeline] = MappingProxyType({"joint": PIPELINE, "baseline": BASELINE})
 
 DEVICE_PASSES: tuple[type[Pass], ...] = (
-    MergeMoves, Fuse, StickLayout, CoreAllocation, RingRelayout, Tiling, LowerTiles, Scratchpad,
-    HbmPlan,
+    MergeMoves, Fuse, StickLayout, Improve, CoreAllocation, RingRelayout, Tiling, LowerTiles,
+    Scratchpad, HbmPlan,
 )  # fmt: skip
 
 BASELINE_PASSES: tuple[type[Pass], ...] = (
@@ -114,7 +116,9 @@ def registry() -> Registry:
     return with_plugins({**PASSES, **{str(p.name): p for p in (*DEVICE_PASSES, *BASELINE_PASSES)}})
 
 
-PLANNING: tuple[str, ...] = tuple(str(p.name) for p in DEVICE_PASSES if p is not MergeMoves)
+PLANNING: tuple[str, ...] = tuple(
+    str(p.name) for p in DEVICE_PASSES if p not in (MergeMoves, Improve)
+)
 """Each of these builds on what those before it decided."""
 STANDS_FOR: Mapping[str, str] = MappingProxyType({BaselineKernels.name: Fuse.name})
 """Passes that do the work of another."""

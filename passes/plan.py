@@ -65,7 +65,7 @@ def parse_plan(data: Mapping[str, Any]) -> Plan:
     PassError listing every place that is not of that form, one a line.
     """
     problems: list[str] = []
-    _known_keys("the plan", data, ("kernels", "tensors"), problems)
+    _known_keys("the plan", data, ("kernels", "tensors", "why"), problems)
     kernels = {
         str(name): _kernel(str(name), pins, problems)
         for name, pins in _mapping("kernels", data.get("kernels", {}), problems).items()

@@ -28,10 +28,13 @@ def full_plan(module: Module, room_bytes: int = 0) -> Numbers:
     """
     kernels = [op for op in module.body.ops if op.name == "kernel" and "tile" in op.attrs]
     spaces: Mapping[str, str] = dict(module.attrs.get("pin_spaces", ()))  # type: ignore[arg-type]
+    for name in module.attrs.get("settled", ()):  # type: ignore[union-attr]
+        spaces = {k: v for k, v in spaces.items() if k != name}  # no plan pins that one
     sticks: Mapping[str, int] = dict(module.attrs.get("pin_sticks", ()))  # type: ignore[arg-type]
     reasons: Mapping[str, str] = dict(module.attrs.get("why_space", ()))  # type: ignore[arg-type]
     readers = {v: [op for op, _ in found] for v, found in uses(module.body).items()}
     live = _Live(module, room_bytes)
+    settled: tuple[str, ...] = module.attrs.get("settled", ())  # type: ignore[assignment]
     tensors: Numbers = {}
     for v in module.body.args:
         tensors[v.name] = _tensor(v, "model input", sticks, spaces)
@@ -41,8 +44,16 @@ def full_plan(module: Module, room_bytes: int = 0) -> Numbers:
             pinned = v.name in spaces and v.name not in reasons
             if pinned and place != OUTPUT and isinstance(place, str):
                 place = "pinned there"
+            if v.name in settled and v.type.space == "hbm":
+                place = "faster there, as simulated"
             tensors[v.name] = _tensor(v, place, sticks, spaces)
-    return {"kernels": {str(op.attrs["name"]): _kernel(op) for op in kernels}, "tensors": tensors}
+    plan: Numbers = {"kernels": {str(op.attrs["name"]): _kernel(op) for op in kernels}}
+    plan["tensors"] = tensors
+    searched: tuple[int, ...] = module.attrs.get("searched", ())  # type: ignore[assignment]
+    if searched:
+        keys = ("first_cycles", "cycles", "tried", "steps", "budget_steps")
+        plan["why"] = {"improve": dict(zip(keys, searched, strict=True))}
+    return plan
 
 
 def _kernel(op: Op) -> Numbers:
@@ -55,8 +66,19 @@ def _kernel(op: Op) -> Numbers:
         "tile": _by_name(nest, nest.tile),
         "loops": [nest.dim_names[d] for d in nest.loops],
         "keep": sorted(nest.keep),
-        "why": {"parts": _why_parts(nest), "tile": _why_tile(nest)},
+        "why": {"parts": _why_parts(nest), "tile": _why_tile(nest), **_why_improved(op)},
     }
+
+
+def _why_improved(op: Op) -> Numbers:
+    """How many moves were tried in the simulator, and those that were made, each with the cycles
+    of its cut-out before and after."""
+    why: tuple[Any, ...] = op.attrs.get("improved", ())  # type: ignore[assignment]
+    if not why:
+        return {}
+    tried, made = why
+    moves = [{"move": what, "cycles": before, "then": after} for what, before, after in made]
+    return {"improve": {"tried": tried, "made": moves}}
 
 
 def _by_name(nest: Nest, values: Sequence[int]) -> dict[str, int]:

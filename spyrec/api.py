@@ -16,7 +16,7 @@ import numpy as np
 
 from spyrec import __version__, files, runtime
 from spyrec import buckets as bucketed
-from spyrec.cache import Cache, Entry, default_cache
+from spyrec.cache import TRIALS, Cache, Entry, default_cache
 from spyrec.ir.core import Module
 from spyrec.ir.errors import ParseError, SpyrecError
 from spyrec.lanes import undefined_outputs
@@ -138,6 +138,7 @@ def compile(  # the name users expect, as re.compile has it
     buckets: Mapping[str, Sequence[int]] | None = None,
     cache: bool | Cache = False,
     planner: str = "joint",
+    plan_budget: float | None = None,
 ) -> Program:
     """Compile a model: the path of an ``.onnx``, ``.pt2`` or ``.sir`` file, an ``onnx.ModelProto``,
     a torch ``ExportedProgram``, a ``torch.nn.Module`` (with ``example_inputs``, which tell its
@@ -152,7 +153,9 @@ def compile(  # the name users expect, as re.compile has it
     which share weights (docs/buckets.md). ``cache``: look for the program among those kept on
     disk, and keep it there (True: in the user's folder, see docs/cache.md); what is found has the
     same bytes, but no ``module``. ``buckets``, a ``hook``, and passes that are given as objects or
-    come from elsewhere leave it out.
+    come from elsewhere leave it out. ``plan_budget``: nominal seconds in which better plans are
+    looked for by simulation (docs/plan.md), 0 for none, None for what suits the model; the result
+    is the same on every machine.
 
     Raises SpyrecError (the model, an option or the plan is at fault), SimError (the device file
     is), OSError (a file cannot be read).
@@ -171,7 +174,8 @@ def compile(  # the name users expect, as re.compile has it
         given = dict(decisions) if decisions is not None else None
         return compile_module(
             module, target, pipeline=passes, plan=given, hook=hook, progress=progress,
-            planner=planner,
+            planner=planner, plan_budget=plan_budget,
+            memo=kept.folder / TRIALS if kept else None,
         )
 
     def whole(module: Module) -> Program:
@@ -181,7 +185,7 @@ def compile(  # the name users expect, as re.compile has it
     kept = default_cache() if cache is True else cache or None
     about = None
     if buckets is None and kept and hook is None and (passes is None or isinstance(passes, str)):
-        about = surroundings(target, passes, plan, planner)
+        about = surroundings(target, passes, plan, planner, plan_budget)
     if buckets is not None:
         from spyrec.bucket_compile import compile_buckets
 
@@ -236,6 +240,7 @@ def lower(
     hook: Hook | None = None,
     progress: Progress = silent,
     planner: str = "joint",
+    plan_budget: float | None = None,
 ) -> Module:
     """The IR of a model after ``passes``, which may stop anywhere; else as ``compile``."""
     target = target_of(device, numerics)
@@ -245,7 +250,7 @@ def lower(
 
     return lower_module(
         module, target, pipeline=passes, plan=dict(plan) if plan is not None else None, hook=hook,
-        progress=progress, planner=planner,
+        progress=progress, planner=planner, plan_budget=plan_budget,
     )
 
 

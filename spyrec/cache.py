@@ -25,6 +25,7 @@ from spyrec.sim.errors import SimError
 
 VARIABLE = "SPYREC_CACHE"
 OFF = "off"
+TRIALS = "trials"  # the folder in it for what memo.py keeps
 LIMIT_BYTES = 2 << 30
 LARGEST = 4  # the constants of an entry take at most the limit divided by this
 FORGOTTEN_S = 24 * 3600.0  # a half-written file this old is nobody's any more

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from spyrec import LOADED_AT, __version__
-from spyrec.driver import JOINT, chosen_passes
+from spyrec.driver import JOINT, chosen_passes, with_budget
 from spyrec.ir.core import Module
 from spyrec.ir.errors import SpyrecError
 from spyrec.ir.printer import print_module
-from spyrec.passes.manager import Target
+from spyrec.passes.manager import Pipeline, Target
 from spyrec.passes.pipeline_text import print_pipeline
 from spyrec.versions import versions
 
@@ -41,16 +41,25 @@ def recipe_key(recipe: str, surroundings: str) -> str:
 
 
 def surroundings(
-    target: Target, pipeline: str | None, plan: Mapping[str, Any] | None, planner: str = JOINT
+    target: Target, pipeline: str | None, plan: Mapping[str, Any] | None, planner: str = JOINT,
+    budget: float | None = None,
 ) -> str | None:
     """All that a program depends on beside the model: this compiler and the libraries it computes
-    with, the machine, the numerics, the planner, the pipeline and the pins.
+    with, the machine, the numerics, the planner, the pipeline, the pins and the ``budget`` of the
+    search.
 
     ``pipeline``: the text of one that is not the usual; PassError when it is wrong. None when it
     cannot be known: a pass of somebody else (its code may change without notice),
     a plan that is not JSON, or a file of spyrec that was written after this process loaded it.
     """
-    passes = chosen_passes(pipeline, planner)
+    passes = with_budget(chosen_passes(pipeline, planner), budget)
+    return surroundings_of(target, passes, plan)
+
+
+def surroundings_of(
+    target: Target, passes: Pipeline, plan: Mapping[str, Any] | None
+) -> str | None:
+    """The same of passes as they are."""
     source = source_digest()
     if source is None or any(not type(p).__module__.startswith("spyrec.") for p in passes):
         return None
@@ -60,7 +69,7 @@ def surroundings(
         return None
     return _digest(
         FORMAT, __version__, source, versions(LIBRARIES), platform.python_version(),
-        platform.machine(), repr(target), planner, print_pipeline(passes), pins,
+        platform.machine(), repr(target), print_pipeline(passes), pins,
     )  # fmt: skip
 
 

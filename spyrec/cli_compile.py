@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from spyrec.ir.core import Module
     from spyrec.passes.manager import Hook
 
+MOST_SECONDS = 86400
 MAX_DIGITS = 18  # of a dimension's size: more than any machine counts to
 
 
@@ -69,6 +70,22 @@ def parse_const(values: Sequence[str]) -> dict[str, Any]:
     The value may also be the path of an ``.npy`` file. click.UsageError on anything else.
     """
     return {k: _const(k, v) for k, v in _pairs("--const", values).items()}
+
+
+def parse_budget(text: str | None) -> float | None:
+    """``"10s"`` or ``"0.5"`` -> seconds; click.UsageError on anything else."""
+    if text is None:
+        return None
+    number = text.removesuffix("s")
+    try:
+        seconds = float(number) if number.isascii() and number.strip() == number else -1.0
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= MOST_SECONDS:
+        raise click.UsageError(
+            f"--plan-budget {text}: expected seconds from 0 to {MOST_SECONDS}, as 10s"
+        )
+    return seconds
 
 
 def _const(key: str, text: str) -> Any:
@@ -129,6 +146,9 @@ def _numeric(value: object) -> bool:
 @click.option("--planner", type=click.Choice(["joint", "baseline"]), default="joint",
               show_default=True, help="Who decides: ours, or the published heuristics.")
 @click.option("--plan", type=click.Path(dir_okay=False), help="Decisions to pin, .json.")
+@click.option("--plan-budget", metavar="SECONDS",
+              help="Nominal seconds to look for better plans by simulation, as 10s; 0 for none. "
+              "Default: what suits the model.")
 @click.option("--emit-plan", type=NEW_FILE, help="Where to write the full plan.")
 @click.option("--emit", type=click.Choice(["ir", "asm", "spx"]), default="spx", show_default=True,
               help="IR text after the last pass, assembler listing or object file.")
@@ -154,6 +174,7 @@ def compile_command(
     passes: str | None,
     planner: str,
     plan: str | None,
+    plan_budget: str | None,
     emit_plan: str | None,
     emit: str,
     no_weights: bool,
@@ -177,6 +198,7 @@ def compile_command(
     options: dict[str, Any] = {
         "bind": bindings, "const": constants, "device": device, "numerics": numerics,
         "passes": passes, "planner": planner, "plan": plan,
+        "plan_budget": parse_budget(plan_budget),
         "hook": _hook(print_after, verify_each),
     }
     source, stem, name = source_of(model, from_config, prompt, decode, layers)

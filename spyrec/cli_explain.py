@@ -9,13 +9,20 @@ from typing import Any
 
 import click
 
-from spyrec.cli_compile import compile_command, no_collections, parse_const, parse_sizes, source_of
+from spyrec.cli_compile import (
+    compile_command,
+    no_collections,
+    parse_budget,
+    parse_const,
+    parse_sizes,
+    source_of,
+)
 from spyrec.cli_path import NEW_FILE
 from spyrec.cli_simulate import ENDLESS
 
 COMPILED_WITH = (
     "model", "from_config", "prompt", "decode", "layers", "bind", "const", "device", "passes",
-    "plan", "planner", "numerics",
+    "plan", "planner", "plan_budget", "numerics",
 )  # fmt: skip
 """Parameters that mean here what they mean to ``spyrec compile``."""
 
@@ -44,6 +51,7 @@ def explain_command(
     passes: str | None,
     plan: str | None,
     planner: str,
+    plan_budget: str | None,
     numerics: Any,
     kernel: Sequence[str],
     top: int | None,
@@ -68,6 +76,7 @@ def explain_command(
     options: dict[str, Any] = {
         "bind": bindings, "const": constants, "device": device, "numerics": numerics,
         "passes": passes, "planner": planner,
+        "plan_budget": parse_budget(plan_budget),
     }  # fmt: skip
     compiled = isinstance(source, str) and source.lower().endswith(".spx")
     if compiled:
@@ -103,7 +112,8 @@ def _only_for_models(tries: bool) -> None:
     """UsageError when an option was given that a program has no use for."""
     context = click.get_current_context()
     given = [
-        f"--{name}" for name in ("bind", "const", "device", "passes", "planner", "numerics")
+        f"--{name.replace('_', '-')}" for name in
+        ("bind", "const", "device", "passes", "planner", "plan_budget", "numerics")
         if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
     ]  # fmt: skip
     given += ["--try"] * tries

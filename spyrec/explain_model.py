@@ -55,6 +55,7 @@ def explain(
     numerics: Numerics = "dl16",
     passes: str | Sequence[Pass] | None = None,
     planner: str = JOINT,
+    plan_budget: float | None = None,
     plan: Mapping[str, Any] | str | Path | None = None,
     example_inputs: Sequence[Any] | None = None,
     progress: Progress = silent,
@@ -80,7 +81,7 @@ def explain(
     else:
         target = api.target_of(device, numerics)
         module = api.import_model(model, bind or {}, const or {}, example_inputs)
-        source = planner_of(module, target, passes, pins, planner, progress)
+        source = planner_of(module, target, passes, pins, planner, plan_budget, progress)
         done = source.compile(progress=progress)
         program = api.Program(done.program, done.module, done.plan)
         if isinstance(model, str | Path):

@@ -23,21 +23,38 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass
 class Planner:
-    """A model up to where its plan begins, and the passes that are left. ``pins``: the user's."""
+    """A model up to where its plan begins, and the passes that are left. ``pins``: the user's;
+    ``budget``: nominal seconds of the search for better plans, None: what suits the model."""
 
     module: Module
     passes: tuple[Pass, ...]
     target: Target
     pins: Plan | None
+    budget: float | None = None
+    found: Plan | None = None
     seen: dict[str, Trial] = field(default_factory=dict)
 
     def compile(self, more: Plan | None = None, progress: Progress | None = None) -> Compiled:
-        """The program with the user's pins and ``more`` of them. SpyrecError when one is illegal.
-        """
-        plan = self.pins if more is None else merged(self.pins or {}, more)
-        given = None if plan is None else dict(plan)
+        """The program with the user's pins and ``more`` of them. What the search found of all
+        other kernels is kept then, and nothing is searched anew. SpyrecError when a pin is
+        illegal."""
+        if more is None:
+            done = self._compile(self.pins, self.budget, progress)
+            self.found = done.plan if "why" in done.plan else None
+            return done
+        known = self.pins or {}
+        if self.found is not None:
+            kernels = self.found["kernels"].items()
+            others = {name: k for name, k in kernels if name not in more.get("kernels", {})}
+            known = merged({"kernels": others, "tensors": self.found["tensors"]}, known)
+        return self._compile(merged(known, more), 0.0, progress)
+
+    def _compile(
+        self, plan: Plan | None, budget: float | None, progress: Progress | None
+    ) -> Compiled:
         return compile_module(
-            self.module, self.target, pipeline=self.passes, plan=given, progress=progress
+            self.module, self.target, pipeline=self.passes, progress=progress, plan_budget=budget,
+            plan=None if plan is None else dict(plan),
         )
 
     def tried(self, other: Alternative, names: Sequence[str], total_cycles: int) -> Alternative:
@@ -65,7 +82,7 @@ class Planner:
 
 def planner_of(
     module: Module, target: Target, passes: str | Sequence[Pass] | None, pins: Plan | None,
-    planner: str = JOINT, progress: Progress | None = None,
+    planner: str = JOINT, budget: float | None = None, progress: Progress | None = None,
 ) -> Planner:
     """What decides nothing that a plan can pin is done once. SpyrecError as ``compile_module``."""
     every = chosen_passes(passes, planner)
@@ -73,7 +90,7 @@ def planner_of(
         check_order(every)
     before = tuple(takewhile(lambda p: not isinstance(p, StickLayout), every))
     lowered = lower_module(module, target, pipeline=before, progress=progress)
-    return Planner(lowered, every[len(before):], target, pins)
+    return Planner(lowered, every[len(before):], target, pins, budget)
 
 
 def merged(plan: Plan, more: Plan) -> dict[str, Any]:

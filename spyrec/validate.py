@@ -27,6 +27,7 @@ from spyrec.ir.errors import CapacityError, PassError, SpyrecError
 from spyrec.ir.types import DType
 from spyrec.passes.allocate import CoreAllocation
 from spyrec.passes.fuse import Fuse
+from spyrec.passes.improve import Improve
 from spyrec.passes.manager import Pass, Pipeline, Target, run_pipeline
 from spyrec.passes.pipeline import PIPELINE
 from spyrec.passes.range_scale import RangeScale
@@ -220,11 +221,11 @@ def _dtypes(module: Module) -> list[DType]:
 
 def _passes(case: Case) -> Pipeline:
     """The usual pipeline with the case's decisions; values do not matter to time, so no trial run
-    looks at their range."""
+    looks at their range, and no search looks for decisions other than those that were measured."""
     out: list[Pass] = []
     for step in PIPELINE:
         match step:
-            case RangeScale():
+            case RangeScale() | Improve():
                 continue
             case Fuse() if case.between:
                 out.append(replace(step, join=False))

@@ -120,12 +120,14 @@ def instrs(draw: st.DrawFn, unit: str, kernel: Kernel, depth: int) -> Instr:
     limits = tuple(draw(st.lists(st.none() | limit, min_size=dims, max_size=dims)))
     imm: dict[str, Num] = {}
     for name in rule.imms:
-        if name not in ("program", "cores") and draw(st.booleans()):
+        if name not in ("program", "cores", "far") and draw(st.booleans()):
             imm[name] = draw(nums(cores, *INT64))
     if "cores" in rule.imms and draw(st.booleans()):
         upwards = tuple(1 << core + 1 if core + 1 < cores else 0 for core in range(cores))
         chain: Num = upwards if cores > 1 else upwards[0]
         imm["cores"] = chain if op == "psum" else draw(nums(cores, 0, 2**cores - 1))
+        if "far" in rule.imms and draw(st.booleans()):  # some of those it goes to
+            imm["far"] = imm["cores"]
     spaces = list(SPACES.get(op, ()))
     if op == "vec":
         imm["program"] = draw(st.integers(0, len(kernel.programs) - 1))

@@ -15,7 +15,7 @@ from small_models import Graph, module, run_binary, run_program
 from spyrec.driver import compile_module, lower_module
 from spyrec.ir.core import Module, Op, Value
 from spyrec.ir.types import dtype
-from spyrec.passes.attention_blocks import AttentionBlocks, best_height
+from spyrec.passes.attention_blocks import WIN, AttentionBlocks, best_height
 from spyrec.passes.decompose import decompose
 from spyrec.passes.manager import Pass, Target
 from spyrec.passes.pipeline import PIPELINE
@@ -122,7 +122,7 @@ def test_blocks_are_taken_where_they_are_faster() -> None:
         m = attention(heads, 8, 512, 512, 128, causal=True)
         assert best_height(m.body.ops[-1], [], TARGET.device) == height
         chosen, other = (cycles(m, in_blocks(rows)) for rows in (0, 512 if height else 256))
-        assert chosen < other
+        assert chosen < other / WIN  # as near as that no blocks are the choice
 
 
 def test_more_keys_are_worth_more_blocks() -> None:

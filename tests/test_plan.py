@@ -436,7 +436,7 @@ def test_a_plan_of_the_wrong_form_lists_every_place() -> None:
             "tensors": {"x": {"stick": -1, "space": "ring"}},
         })  # fmt: skip
     assert str(error.value).splitlines() == [
-        "plan: the plan has no part 'kernel'; known: kernels, tensors",
+        "plan: the plan has no part 'kernel'; known: kernels, tensors, why",
         "plan: kernel k0 has no part 'split'; known: parts, core_order, buffers, overlap, tile, "
         "loops, keep, why",
         "plan: kernel k0, buffers: expected 1 or 2, got 3",

@@ -247,9 +247,10 @@ def test_a_tensor_too_large_for_the_card_once_its_lanes_are_filled(
     small_card: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save_model("MatMul", {"x": (9000, 1), "w": (1, 50)}, (9000, 50))
-    # x itself comes densely; repacked for the matrix unit it has one element in each stick
+    # x itself comes densely; repacked for the matrix unit it has one element in each stick, as many
+    # sticks as the result
     assert failure(capsys, "--device", small_card) == (
-        "spyrec: hbm: %x_restick (9000x1 dl16, from x) needs 1.10 MiB, the card has 1.00 MiB; "
+        "spyrec: hbm: %s_3 (9000x50 dl16, from /big) needs 1.10 MiB, the card has 1.00 MiB; "
         "split the tensor in the model"
     )
 

@@ -63,7 +63,7 @@ CASES: Mapping[str, tuple[Callable[[], Module], Pins]] = {
     "norm": (layer_norm, {"parts": {"d0": 7}, "tile": {"d0": 4}}),
     "sums": (row_sums, {"parts": {"d0": 7}, "tile": {"d0": 4, "d1": 192}}),
     "two": (two_results, {"parts": {"d0": 7, "d1": 1}, "tile": {"d0": 4, "d1": 128}}),
-    "k loop": (long_inner_dimension, {"tile": {"k": 1024}}),
+    "k loop": (long_inner_dimension, {"parts": {"k": 1}, "tile": {"k": 1024}}),
     "conv": (conv, {"parts": {"oh": 3, "ow": 2, "oc": 1}, "tile": {"oh": 2, "oc": 64}}),
     "window": (depthwise_conv, {"parts": {"oh": 4, "ow": 1, "c": 1}, "tile": {"oh": 3}}),
     "fold": (mean_of_a_large_image, {}),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from spyrec.sim.isa import Buffer, Launch, Program, Tensor
 
 from .claims import tensor_of
 from .kernels import Home, Surroundings
-from .shared import SharedKernels
+from .shared import Built, SharedKernels
 from .state import with_state
 
 Table = Mapping[str, tuple[int, int]]
@@ -26,8 +26,13 @@ Table = Mapping[str, tuple[int, int]]
 FORMATS = {"dl16": {"bool": "dl16"}, "ieee16": {"bool": "f16"}, "fp32": {"bool": "dl16"}}
 
 
-def emit_program(module: Module, target: Target) -> Program:
-    """Code for a module of the tile stage whose tensors all have addresses."""
+def emit_program(
+    module: Module, target: Target, *, built: dict[Hashable, Built] | None = None,
+    weights: bool = True,
+) -> Program:
+    """Code for a module of the tile stage whose tensors all have addresses. ``built``: kernels of
+    programs for the same target, to be used and added to. Without ``weights`` the constants are
+    zeros, for runs that only ask for time."""
     formats = FORMATS[target.numerics]
     constants = {op.result: op for op in module.body.ops if op.name == "constant"}
     outputs = set(module.body.results)
@@ -37,7 +42,7 @@ def emit_program(module: Module, target: Target) -> Program:
         if v.type.size == 1
     }
     around = Surroundings(target.device, formats, _homes(module), scalars, frozenset(constants))
-    shared = SharedKernels(around)
+    shared = SharedKernels(around, built)
     launches: list[Launch] = []
     buffer_of = _buffer_names(module)
     used: set[Value] = set()
@@ -65,7 +70,10 @@ def emit_program(module: Module, target: Target) -> Program:
     buffers = [_port(v, v.name, "input", table, hosts, formats) for v in module.body.args]
     for v, op in constants.items():
         if v in used and v not in outputs:
-            buffers.append(_weights(v, op, table, formats))
+            address, size = table[v.name]
+            data = _packed(v, op, formats) if weights else bytes(size)
+            dtype = formats.get(v.type.dtype.name, v.type.dtype.name)
+            buffers.append(Buffer(v.name, "const", size, address, data, {"dtype": dtype}))
     for op in module.body.ops:
         for v in op.results:
             if v in used and v not in constants and v not in outputs:
@@ -130,13 +138,10 @@ def _port(
     return Buffer(label or v.name, kind, size, address, None, meta)
 
 
-def _weights(v: Value, op: Op, table: Table, formats: Mapping[str, str]) -> Buffer:
+def _packed(v: Value, op: Op, formats: Mapping[str, str]) -> bytes:
     """A constant in the layout its readers want. Padding is zero."""
-    address, size = table[v.name]
     layout = v.type.layout
     assert isinstance(layout, Layout)
-    fmt = formats.get(v.type.dtype.name, v.type.dtype.name)
     array = np.ascontiguousarray(np.asarray(op.attrs["value"]))
     numbers = array.astype(np.float32) if array.dtype == np.bool_ else array
-    data = stored_bytes(numbers, layout, fmt)
-    return Buffer(v.name, "const", size, address, data, {"dtype": fmt})
+    return stored_bytes(numbers, layout, formats.get(v.type.dtype.name, v.type.dtype.name))

@@ -19,6 +19,9 @@ from .kernels import Surroundings, build_kernel
 ANY = "@"  # the name that every kernel is built under
 NAMED = re.compile(r"%(\d+)")  # a value in a note's text
 TABLES = ("lx", "early")  # attributes that hold names of values
+REASONS = (
+    "why_parts", "why_tile", "why_away", "why_memory", "why_division", "improved",
+)  # that no code depends on
 
 
 @dataclass(frozen=True)
@@ -43,12 +46,19 @@ class Placed:
     claimed: tuple[Value, ...]
 
 
+Built = tuple[Kernel, tuple[int, ...], tuple[int, ...]]
+"""A kernel under neutral names; the numbers of its parameters' values, and its claims'."""
+
+
 class SharedKernels:
     """The kernels of a program, each different code once; the name and the facts of equal ones are
-    the first's."""
+    the first's. ``built``: what was built for programs of the same target before, added to."""
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(
+        self, around: Surroundings, built: dict[Hashable, Built] | None = None
+    ) -> None:
         self.around = around
+        self.built: dict[Hashable, Built] = {} if built is None else built
         self.kernels: list[Kernel] = []
         self.made: dict[Hashable, Made] = {}
 
@@ -56,11 +66,14 @@ class SharedKernels:
         """The kernel op with the exchanges that feed it. SpyrecError as ``build_kernel``."""
         numbers: dict[Value, int] = {}
         ops = (*exchanges, op)
-        shape = tuple(structure(o, numbers, ("name", "why_away", *TABLES)) for o in ops)
+        shape = tuple(structure(o, numbers, ("name", *TABLES, *REASONS)) for o in ops)
         names = _Names(str(op.attrs["name"]), op, tuple(numbers), _nodes(ops))
         key = shape, names.tables(), names.origins(ops), tuple(self._facts(ops))
         if key not in self.made:
-            self.made[key] = self._make(op, exchanges, names)
+            if key not in self.built:
+                self.built[key] = self._build(op, exchanges, names)
+            kernel, *numbered = self.built[key]
+            self.made[key] = Made(self._index(kernel, names), kernel.notes, *numbered)
         made = self.made[key]
         params, claimed = (
             tuple(names.values[n] for n in numbered) for numbered in (made.params, made.claimed)
@@ -73,16 +86,14 @@ class SharedKernels:
         for v in (v for op in ops for v in (*op.operands, *op.results)):
             yield around.homes.get(v), exact(around.scalars.get(v)), v in around.constants
 
-    def _make(self, op: Op, exchanges: Sequence[Op], names: _Names) -> Made:
+    def _build(self, op: Op, exchanges: Sequence[Op], names: _Names) -> Built:
         neutral = [names.neutral(o) for o in (*exchanges, op)]
         try:
             kernel, params, claimed = build_kernel(neutral[-1], neutral[:-1], self._known_as(names))
         except SpyrecError:
             build_kernel(op, exchanges, self.around)  # which says it in the model's own names
             raise
-        index = self._index(kernel, names)
-        numbered = (tuple(int(v.name) for v in known) for known in (params, claimed))
-        return Made(index, kernel.notes, *numbered)
+        return kernel, tuple(int(v.name) for v in params), tuple(int(v.name) for v in claimed)
 
     def _known_as(self, names: _Names) -> Surroundings:
         stand_in = names.stand_ins
