@@ -96,11 +96,7 @@ class Tiling:
                 budget, room = (min(int(usable * n), left) for n in (self.share, self.kept))
                 key = signature(op, without=UNREAD), budget, room
                 if key not in memo:
-                    nest = Nest(op)
-                    try:
-                        memo[key] = self.tiled(nest, budget, room, target.device)
-                    except CapacityError as error:
-                        raise CapacityError(str(error), (nest.name,)) from None
+                    memo[key] = self._fitted(Nest(op), budget, room, left, target.device)
                 tile, loops, keep, why = memo[key]
                 op = op.with_attrs(tile=tile, loops=loops, why_tile=why)
                 op = op.with_attrs(keep=keep) if keep else op
@@ -108,6 +104,19 @@ class Tiling:
         attrs = {key: value for key, value in module.attrs.items() if key != "held"}
         body = replace(module.body, ops=tuple(ops))
         return replace(module, body=body, attrs=MappingProxyType(attrs))
+
+    def _fitted(
+        self, nest: Nest, budget: int, room: int, left: int, device: DeviceSpec
+    ) -> Tiled:
+        """As ``tiled``; all that is ``left``, when the smallest tile takes more than the usual
+        share."""
+        try:
+            return self.tiled(nest, budget, room, device)
+        except CapacityError as error:
+            try:
+                return self.tiled(nest, max(budget, left), max(room, left), device)
+            except CapacityError:
+                raise CapacityError(str(error), (nest.name,)) from None
 
     def tiled(self, nest: Nest, budget: int, room: int, device: DeviceSpec) -> Tiled:
         """Tile, loops, kept factors and why of a kernel whose tiles may take ``budget`` bytes, with
