@@ -291,19 +291,30 @@ def best_orders(
     """Orders of the buffer of the owners and of those of each of ``needs`` with which senders take
     up the fewest runs; None for the usual ones, which stay where others gain little. ``home_free``,
     ``free``: which may be chosen (default: all)."""
+    known = _Known(device, device.text, device.cores.count, device.ring)
+    home, there = _best_orders(like, own, tuple(needs), known, home_free, tuple(free))
+    return home, list(there)
+
+
+@lru_cache(maxsize=1024)
+def _best_orders(
+    like: Layout, own: Boxes, needs: tuple[Boxes, ...], known: _Known, home_free: bool,
+    free: tuple[bool, ...],
+) -> tuple[Order | None, tuple[Order | None, ...]]:
+    device = known.device
     homes, *targets = (
         [local_layout(like, boxes, o) for o in orders(local_layout(like, boxes), boxes)]
         for boxes in (own, *needs)
     )
     homes = homes if home_free else homes[:1]
-    may = free or [True] * len(needs)
+    may = free or (True,) * len(needs)
     targets = [some if m else some[:1] for some, m in zip(targets, may, strict=True)]
     stops = device.cores.count + 1
     works = [_Work.of(plan_sends(own, need, stops)) for need in needs]
     usual = [Ends(homes[0], some[0]) for some in targets]
     pairs = [*zip(works, usual, strict=True)]
     if all(work.run_share(ends, device) < SHORT_RUNS for work, ends in pairs):
-        return None, [None] * len(needs)
+        return None, (None,) * len(needs)
     best = sum(work.cycles(ends, device) for work, ends in pairs), usual
     for home in homes:
         chosen = [
@@ -315,7 +326,7 @@ def best_orders(
             best = total, chosen
     return (
         _unless(best[1][0].source, homes[0]),
-        [_unless(e.target, some[0]) for e, some in zip(best[1], targets, strict=True)],
+        tuple(_unless(e.target, some[0]) for e, some in zip(best[1], targets, strict=True)),
     )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from math import prod
 
 from spyrec.ir.core import Op, Value
@@ -43,18 +44,51 @@ class PricedTile:
         return streamed <= budget and every <= max(budget, room)
 
 
+Key = tuple[int, Counts, Counts]  # number of the signature, operands and results on chip
+MOST_KNOWN = 4096  # signatures that are remembered
+
+
+@dataclass
+class Known:
+    """Prices by key, as far as they were asked for. ``tried``: of a kernel without products
+    (budget, bytes of its tile, cycles): any budget between the two gives the same tile."""
+
+    numbers: dict[Hashable, int] = field(default_factory=dict)
+    prices: dict[tuple[Key, int, int], float] = field(default_factory=dict)
+    tried: dict[Key, list[tuple[int, int, float]]] = field(default_factory=dict)
+    tiles: dict[Key, list[PricedTile]] = field(default_factory=dict)
+    placed: dict[Key, Nest] = field(default_factory=dict)
+
+    def number(self, op: Op) -> int:
+        """The same for kernels that are alike. A number is looked up faster than a signature."""
+        return self.numbers.setdefault(signature(op, without=UNREAD), len(self.numbers))
+
+    def forget(self) -> None:
+        for table in (self.numbers, self.prices, self.tried, self.tiles, self.placed):
+            table.clear()
+
+
+@lru_cache(maxsize=2)
+def _known(device: str, tiling: Tiling) -> Known:
+    return Known()
+
+
 @dataclass
 class KernelPrices:
     """Prices of kernels that are divided over cores but not tiled yet; equal kernels are priced
-    once. ``tried``: of a kernel without products (budget, bytes of its tile, cycles): any budget
-    between the two gives the same tile."""
+    once."""
 
     device: DeviceSpec
     tiling: Tiling = field(default_factory=Tiling)
-    tried: dict[Hashable, list[tuple[int, int, float]]] = field(default_factory=dict)
-    tiles: dict[Hashable, list[PricedTile]] = field(default_factory=dict)
-    placed: dict[Hashable, Nest] = field(default_factory=dict)
-    signatures: dict[Op, Hashable] = field(default_factory=dict)
+    signatures: dict[Op, int] = field(default_factory=dict)
+
+    @cached_property
+    def known(self) -> Known:
+        """What was found out before, for other modules too."""
+        known = _known(repr(self.device), self.tiling)
+        if len(known.numbers) > MOST_KNOWN:
+            known.forget()
+        return known
 
     def price(
         self, op: Op, operands: Collection[int], results: Collection[int], left: int
@@ -67,21 +101,28 @@ class KernelPrices:
             min(int(usable * n), left) for n in (self.tiling.share, self.tiling.kept)
         )
         if op not in self.signatures:
-            self.signatures[op] = signature(op, without=UNREAD)
+            self.signatures[op] = self.known.number(op)
         key = self.signatures[op], (*sorted(operands),), (*sorted(results),)
-        if key not in self.placed:
-            self.placed[key] = Nest(_with_spaces(op, operands, results))
-        nest = self.placed[key]
+        asked = key, budget, room
+        if asked not in self.known.prices:
+            self.known.prices[asked] = self._price(op, key, budget, room)
+        return self.known.prices[asked]
+
+    def _price(self, op: Op, key: Key, budget: int, room: int) -> float:
+        known, (_, operands, results) = self.known, key
+        if key not in known.placed:
+            known.placed[key] = Nest(_with_spaces(op, operands, results))
+        nest = known.placed[key]
         if nest.kind == "contract":
-            if key not in self.tiles:
-                self.tiles[key] = self._tiles(nest)
-            found = self.tiles[key]
+            if key not in known.tiles:
+                known.tiles[key] = self._tiles(nest)
+            found = known.tiles[key]
             for lean in (False, True):  # as tiling counts: with room for the next kernel's weights
                 for tile in found:
                     if tile.fits(nest, lean, budget, room):
                         return tile.cycles
             return math.inf
-        tried = self.tried.setdefault(key, [])
+        tried = known.tried.setdefault(key, [])
         for most, least, cycles in tried:
             if least <= budget <= most:
                 return cycles
