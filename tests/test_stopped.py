@@ -28,6 +28,11 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def _listening() -> None:
+    """A shell that runs the tests in the background has them, and all they start, ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("command", ["compile", "simulate"])
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_being_stopped_leaves_the_old_files(desk: Path, command: str, how: signal.Signals) -> None:
@@ -46,7 +51,9 @@ def test_being_stopped_leaves_the_old_files(desk: Path, command: str, how: signa
     stopped = 0
     for part in range(1, 5):
         target.write_bytes(b"old")
-        child = subprocess.Popen(line, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+        child = subprocess.Popen(
+            line, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True, preexec_fn=_listening
+        )
         time.sleep(took * part / 5)
         child.send_signal(how)
         _, said = child.communicate(timeout=60)
