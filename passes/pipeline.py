@@ -90,7 +90,7 @@ BASELINE: Pipeline = (
     CoreAllocation(),
     BaselineResidency(),  # ... and this
     RingRelayout(),
-    Tiling(),
+    Tiling(kept=0.0),  # no factor stays in the scratchpad: with that the published times are met
     LowerTiles(),
     Scratchpad(prefetch=False),  # no weights come before their kernel's turn
     HbmPlan(),
