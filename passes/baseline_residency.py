@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from spyrec.ir.core import Module, Op, Value, uses
 
-from .allocate import owned_boxes
-from .homes import Boxes, align, buffer_bytes, contains, held_bytes, pad_boxes, readable
+from .homes import Boxes, buffer_bytes, contains, held_bytes, readable
 from .in_place import replaced_operands
-from .kernel import Nest, rank1
 from .manager import Target
-from .pieces import needs
-from .signature import signature
+from .ownership import Ownership
 from .sticks import FACTOR_ARRANGEMENTS
 
 EXCHANGED = "its readers are divided in another way"
@@ -67,16 +64,14 @@ class BaselineResidency:
             min(int(usable * self.share), usable - held.get(str(op.attrs.get("name")), 0))
             for op in module.body.ops
         ]
-        return _Rule(module, limits, target.device.cores.count).run()
+        return _Rule(module, limits, Ownership(target.device.cores.count)).run()
 
 
 @dataclass
 class _Rule:
     module: Module
     limits: Sequence[int]  # bytes of a core, while each op runs
-    cores: int
-    boxes: dict[Hashable, Boxes] = field(default_factory=dict)  # equal kernels' are found once
-    signatures: dict[Op, Hashable] = field(default_factory=dict)
+    parts: Ownership
 
     def run(self) -> Module:
         body = self.module.body
@@ -110,9 +105,9 @@ class _Rule:
             return "it is looked up"
         if any(u.attrs["kind"] == "move" for u, _ in readers):
             return "it is moved through card memory"
-        own = self._owned(op, index)
+        own = self.parts.owned(op, index)
         for reader, i in readers:
-            need = self._needed(reader, i)
+            need = self.parts.needed(reader, i)
             if not all(contains(o, n) for o, n in zip(own, need, strict=True)):
                 return EXCHANGED
         taken = next(replaced_operands(op, index, own, homes, self.uses, self.position), None)
@@ -125,25 +120,3 @@ class _Rule:
             self.used[at] += size
         homes[v] = own
         return ""
-
-    def _owned(self, op: Op, index: int) -> Boxes:
-        key = self._signature(op), "result", index
-        if key not in self.boxes:
-            nest = Nest(op)
-            made = owned_boxes(nest, nest.out_maps[index], rank1(op.results[index].type))
-            self.boxes[key] = pad_boxes(made, self.cores)
-        return self.boxes[key]
-
-    def _needed(self, op: Op, index: int) -> Boxes:
-        key = self._signature(op), "operand", index
-        if key not in self.boxes:
-            type_ = op.operands[index].type
-            assert type_.layout is not None
-            whole = [align(b, type_.layout.stick_dim, rank1(type_)) for b in needs(op, index)]
-            self.boxes[key] = pad_boxes(tuple(whole), self.cores)
-        return self.boxes[key]
-
-    def _signature(self, op: Op) -> Hashable:
-        if op not in self.signatures:
-            self.signatures[op] = signature(op)
-        return self.signatures[op]

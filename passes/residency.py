@@ -4,24 +4,21 @@ kernels that are cut differently.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import ClassVar
 
 from spyrec.ir.core import Attr, Block, Builder, Module, Op, Value, names, remap, uses
 
-from .allocate import owned_boxes
 from .exchange_plan import best_orders
 from .exchange_price import memory_cycles, ring_cycles
-from .homes import Boxes, Order, align, buffer_bytes, contains, held_bytes, pad_boxes, readable
+from .homes import Boxes, Order, buffer_bytes, contains, held_bytes, readable
 from .in_place import replaced_operands
-from .kernel import Nest, rank1
 from .kernel_price import KernelPrices
 from .manager import Target
 from .onchip import Candidate, OnChip, Use
-from .pieces import needs
-from .signature import signature
+from .ownership import Ownership
 from .sticks import FACTOR_ARRANGEMENTS
 
 
@@ -112,12 +109,10 @@ class _Residency:
     target: Target
     share: float
     reorder: bool
-    boxes: dict[Hashable, Boxes] = field(default_factory=dict)  # equal kernels' are found once
-    signatures: dict[Op, Hashable] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         ops = self.source.body.ops
-        self.cores = self.target.device.cores.count
+        self.parts = Ownership(self.target.device.cores.count)
         self.position = {op: i for i, op in enumerate(ops)}
         self.uses = uses(self.source.body)
         self.why_memory: dict[Op, list[tuple[int, float, float]]] = {}
@@ -198,11 +193,11 @@ class _Residency:
 
     def _candidate(self, op: Op, index: int, homes: Mapping[Value, Boxes]) -> Candidate:
         """``homes``: of the candidates before it."""
-        v, own = op.results[index], self._owned(op, index)
+        v, own = op.results[index], self.parts.owned(op, index)
         copies: dict[Boxes, list[Use]] = {}
         direct = []
         for reader, i in self.uses[v]:
-            need = self._needed(reader, i)
+            need = self.parts.needed(reader, i)
             if all(contains(o, n) for o, n in zip(own, need, strict=True)):
                 direct.append(self.position[reader])
             else:
@@ -218,31 +213,6 @@ class _Residency:
             op, index, v, own, self.position[op], last, copies, tuple(spans),
             tuple(op.operands[i] for i in over),
         )
-
-    def _owned(self, op: Op, index: int) -> Boxes:
-        """What each core makes of a kernel's result."""
-        key = self._signature(op), "result", index
-        if key not in self.boxes:
-            nest = Nest(op)
-            made = owned_boxes(nest, nest.out_maps[index], rank1(op.results[index].type))
-            self.boxes[key] = pad_boxes(made, self.cores)
-        return self.boxes[key]
-
-    def _needed(self, op: Op, index: int) -> Boxes:
-        """What each core reads of a kernel's operand, in whole groups of lanes."""
-        key = self._signature(op), "operand", index
-        if key not in self.boxes:
-            type_ = op.operands[index].type
-            assert type_.layout is not None
-            stick, shape = type_.layout.stick_dim, rank1(type_)
-            whole = tuple(align(box, stick, shape) for box in needs(op, index))
-            self.boxes[key] = pad_boxes(whole, self.cores)
-        return self.boxes[key]
-
-    def _signature(self, op: Op) -> Hashable:
-        if op not in self.signatures:
-            self.signatures[op] = signature(op)
-        return self.signatures[op]
 
     def _rebuild(
         self, kept: Sequence[Candidate], rooms: Mapping[Value, Value | None], orders: _Orders

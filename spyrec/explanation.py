@@ -3,10 +3,11 @@ from its floor it runs and what would help, all of it read from the plan or simu
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
+
+from spyrec.plain_json import AsJson
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ class KernelExplained:
 
 
 @dataclass(frozen=True)
-class Explanation:
+class Explanation(AsJson):
     """A model. ``launch_cycles``: as in the report; ``bounds``: share of the run by what bounds the
     kernels, and "start-up"; ``what_ifs``: of the whole run, the largest gain first; ``kernels``:
     the longest first."""
@@ -157,15 +158,3 @@ class Explanation:
     bounds: Mapping[str, float]
     what_ifs: tuple[WhatIf, ...]
     kernels: tuple[KernelExplained, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """What the JSON file holds: dicts and lists, the keys in the order of the fields."""
-        return asdict(self, dict_factory=_plain)
-
-    def as_json(self) -> str:
-        """The text of the JSON file."""
-        return json.dumps(self.as_dict(), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
-
-
-def _plain(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in pairs}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
+from spyrec.plain_json import AsJson
 from spyrec.runtime.jobs import HostTime
 from spyrec.sim.device import DeviceSpec
 from spyrec.sim.isa import UNITS, Kernel, Program, launched
@@ -112,7 +111,7 @@ class BucketUse:
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(AsJson):
     """A run: what ran where, its totals and its kernels in launch order.
 
     ``launch_cycles``: as in Totals. ``wall_s``: seconds the simulation itself took; ``events``:
@@ -134,18 +133,6 @@ class Report:
     kernels: tuple[KernelRow, ...]
     host: HostTime | None = None
     bucket: BucketUse | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """What the report file holds: dicts and lists, the keys in its order."""
-        return asdict(self, dict_factory=_plain)
-
-    def as_json(self) -> str:
-        """The text of the report file."""
-        return json.dumps(self.as_dict(), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
-
-
-def _plain(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in pairs}
 
 
 def kernel_rows(
