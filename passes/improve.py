@@ -16,8 +16,8 @@ from .trial import STEPS_A_SECOND, Trial
 
 BY_SIZE = -1
 """The budget that fits the model: see ``fitting_steps``."""
-LEAST_S, MOST_S = 0.8, 10.0
-CYCLES_A_SECOND = 120_000
+LEAST_S, MOST_S = 0.8, 5.0
+CYCLES_A_SECOND = 600_000
 """A second of search for so many cycles of kernels that differ: what takes long to run is worth
 more search."""
 WORTH = 0.002

@@ -24,7 +24,7 @@ from spyrec.ir.core import Block, Module, Op, Value
 from spyrec.ir.errors import CapacityError
 from spyrec.ir.parser import parse_module
 from spyrec.ir.types import dtype, tensor
-from spyrec.passes import allocate, residency, tiling
+from spyrec.passes import allocate, kernel_price, ownership, tiling
 from spyrec.passes.manager import Target
 from spyrec.passes.signature import signature
 from spyrec.sim.device import load_device
@@ -76,7 +76,7 @@ class EachForItself(SharedKernels):
 def assert_same(module: Module) -> None:
     together = compile_module(module, TARGET)
     with pytest.MonkeyPatch.context() as patch:
-        for planner in (allocate, residency, tiling):
+        for planner in (allocate, kernel_price, ownership, tiling):
             patch.setattr(planner, "signature", lambda op, without=(): object())
         patch.setattr(program, "SharedKernels", EachForItself)
         apart = compile_module(module, TARGET)
