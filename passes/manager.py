@@ -158,13 +158,16 @@ def verify_each() -> Hook:
     return check
 
 
-def oracle(inputs: Mapping[str, Array], tolerance: float) -> Hook:
+def oracle(
+    inputs: Mapping[str, Array], tolerance: float | Callable[[Module], float]
+) -> Hook:
     """Run the interpreter after each pass, before the first too, on the same inputs and compare
     the outputs.
 
     The error of an output is ``max|after - before| / max(1, max|before|)``; PassError when one is
-    above ``tolerance``. Integer and bool outputs must be equal. Passes that change the types of
-    the inputs are fed the inputs cast to the new types.
+    above ``tolerance``, which may be a function of the module after the pass. Integer and bool
+    outputs must be equal. Passes that change the types of the inputs are fed the inputs cast to the
+    new types.
     """
     from spyrec.ir.interp import run
 
@@ -177,12 +180,13 @@ def oracle(inputs: Mapping[str, Array], tolerance: float) -> Hook:
         wants = last[1]
         gots = run(after, _fitted(after, inputs))
         last = after, gots
+        limit = tolerance(after) if callable(tolerance) else tolerance
         for name in after.output_names:
             error = output_error(wants[name], gots[name])
-            if not error <= tolerance:
+            if not error <= limit:
                 raise PassError(
                     f"oracle: pass {step.name} changed output {name}: the error is {error:.3g}, "
-                    f"allowed is {tolerance:.3g}; print the module after {step.name} to see why"
+                    f"allowed is {limit:.3g}; print the module after {step.name} to see why"
                 )
 
     return compare

@@ -33,6 +33,9 @@ COMMANDS = {
     "passes": "cli_lists",
     "ops": "cli_lists",
     "validate": "cli_validate",
+    "opt": "cli_opt",
+    "bisect": "cli_bisect",
+    "reduce": "cli_bisect",
 }
 """Command -> the module that holds it, imported when the command is asked for."""
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from spyrec.cli_passes import Places, chosen, pass_options
 from spyrec.cli_path import NEW_FILE, write_out
 
 if TYPE_CHECKING:
@@ -143,6 +144,7 @@ def _numeric(value: object) -> bool:
 @click.option("--device", default="spyre", show_default=True, metavar="NAME|FILE.toml",
               help="Machine to compile for.")
 @click.option("--passes", metavar="SPEC", help="Pipeline to run instead of the usual one.")
+@pass_options
 @click.option("--planner", type=click.Choice(["joint", "baseline"]), default="joint",
               show_default=True, help="Who decides: ours, or the published heuristics.")
 @click.option("--plan", type=click.Path(dir_okay=False), help="Decisions to pin, .json.")
@@ -172,6 +174,9 @@ def compile_command(
     const: Sequence[str],
     device: str,
     passes: str | None,
+    loaded: Sequence[str],
+    before: Places,
+    after: Places,
     planner: str,
     plan: str | None,
     plan_budget: str | None,
@@ -195,11 +200,13 @@ def compile_command(
     from spyrec import api, files
     from spyrec.progress import progress_bar
 
+    picked = chosen(passes, planner, loaded, before, after)
     options: dict[str, Any] = {
         "bind": bindings, "const": constants, "device": device, "numerics": numerics,
-        "passes": passes, "planner": planner, "plan": plan,
+        "passes": picked, "planner": planner if isinstance(picked, str | None) else "joint",
+        "plan": plan,
         "plan_budget": parse_budget(plan_budget),
-        "hook": _hook(print_after, verify_each),
+        "hook": _hook(print_after, verify_each, loaded),
     }
     source, stem, name = source_of(model, from_config, prompt, decode, layers)
     if emit == "ir" and emit_plan is None:  # any pipeline will do, also one that stops early
@@ -299,14 +306,14 @@ def _ir(module: Module, no_weights: bool) -> str:
     return print_module(module, data="elide" if no_weights else "full")
 
 
-def _hook(print_after: str | None, verify_each: bool) -> Hook | None:
+def _hook(print_after: str | None, verify_each: bool, loaded: Sequence[str]) -> Hook | None:
     from spyrec.ir.errors import PassError
     from spyrec.passes import manager
-    from spyrec.passes.pipeline import registry
+    from spyrec.workbench.plugins import known_passes
 
     parts = []
     if print_after is not None:
-        if print_after not in ("all", *registry()):
+        if print_after not in ("all", *known_passes(loaded)):
             raise PassError(f"--print-after: no pass is called {print_after!r}; see spyrec passes")
         parts.append(manager.print_after(sys.stderr, print_after))
     if verify_each:

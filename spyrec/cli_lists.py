@@ -24,18 +24,30 @@ def devices_command(files: Sequence[str]) -> None:
         )
 
 
-@click.command("passes", short_help="List the passes and the usual pipeline.")
-def passes_command() -> None:
-    """List the passes with their options and defaults, then the pipeline of each planner."""
-    from dataclasses import fields, is_dataclass
-
-    from spyrec.passes.pipeline import BASELINE, PIPELINE, registry
+@click.command("passes", short_help="List the passes, or tell all about some.")
+@click.argument("names", metavar="[PASS]...", nargs=-1)
+@click.option("--load", "loaded", multiple=True, type=click.Path(dir_okay=False),
+              metavar="FILE.py", help="Passes of your own, too.")
+def passes_command(names: Sequence[str], loaded: Sequence[str]) -> None:
+    """List the passes with their options and defaults, then the pipeline of each planner; or tell
+    of each PASS what it does, its options, its places, and an example of IR before and after."""
+    from spyrec.ir.errors import PassError
+    from spyrec.passes.pipeline import BASELINE, PIPELINE
     from spyrec.passes.pipeline_text import print_pipeline
+    from spyrec.reference import pass_options, pass_reference
+    from spyrec.workbench.plugins import known_passes
 
-    for name, make in sorted(registry().items()):
-        options = ", ".join(
-            f"{f.name.replace('_', '-')}={f.default}" for f in fields(make)
-        ) if is_dataclass(make) else ""
+    known = known_passes(loaded)
+    if names:
+        unknown = [n for n in names if n not in known]
+        if unknown:
+            raise PassError(
+                f"no pass is called {', '.join(unknown)}; known: {', '.join(sorted(known))}"
+            )
+        click.echo("\n".join(pass_reference(n, known[n]) for n in names), nl=False)
+        return
+    for name, make in sorted(known.items()):
+        options = ", ".join(pass_options(make))
         click.echo(f"{name}{{{options}}}" if options else name)
         click.echo(f"    {getattr(make, 'summary', '')}")
     click.echo(f"\nusual pipeline: {print_pipeline(PIPELINE)}")

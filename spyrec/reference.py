@@ -1,9 +1,13 @@
-"""Two pages of docs/ as text: the ops of the IR, and the ONNX operators that can be imported. Both
-are printed from the tables that the compiler itself reads."""
+"""Pages of docs/ as text: the ops of the IR, the ONNX operators that can be imported; and what
+there is to say of a pass. All are printed from what the compiler itself reads."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
 from itertools import groupby
+from typing import Any
 
 from spyrec.ir.ops import OPS, REQUIRED, OpDef, Operand
 
@@ -37,6 +41,31 @@ that names the node.
 | operator | since opset |
 |---|---|
 """
+
+
+def pass_options(make: Callable[..., Any]) -> list[str]:
+    """``["limit=1024"]``: the options of a pass with their defaults, spelled as in a pipeline."""
+    options = fields(make) if is_dataclass(make) else ()
+    return [f"{f.name.replace('_', '-')}={f.default}" for f in options]
+
+
+def pass_reference(name: str, make: Callable[..., Any]) -> str:
+    """All about one pass: what it does, its options, where it stands in which pipeline, and the
+    text of its class, which has an example."""
+    from spyrec.passes.pipeline import PLANNERS
+
+    text = [f"{name}: {getattr(make, 'summary', '')}"]
+    text += [f"  option {option}" for option in pass_options(make)]
+    for planner, passes in PLANNERS.items():
+        steps = [p.name for p in passes]
+        places = [f"{i + 1}" for i, step in enumerate(steps) if step == name]
+        if places:
+            told = f"pass {' and '.join(places)} of {len(steps)}"
+            text.append(f"  {told} of the usual pipeline with --planner {planner}")
+    about = inspect.getdoc(make) or ""
+    if not about.startswith(f"{make.__name__}("):  # what a dataclass says that has no text
+        text += ["", about]
+    return "\n".join(text).rstrip() + "\n"
 
 
 def op_reference() -> str:

@@ -1,0 +1,156 @@
+"""The first pass after which a model is no longer what it was: it fails, leaves a module that is
+not well formed, or one that computes something else; and the smallest module that shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from spyrec.ir.core import Module
+from spyrec.ir.errors import SpyrecError
+from spyrec.ir.verifier import problems
+from spyrec.passes.manager import Pipeline, Target, random_inputs
+from spyrec.progress import Progress, silent
+
+from .reduce import MOST_TRIES, Reduction
+from .states import (
+    CODE,
+    Array,
+    Road,
+    State,
+    allowed,
+    interpreted,
+    simulated,
+    travel,
+    worst,
+)
+
+Kind = Literal["fails", "malformed", "differs"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """``number``: of the guilty pass, counted from 1, code generation after the last; ``before``:
+    the module it was given; ``after``: what it made, None when it made none or a program."""
+
+    kind: Kind
+    step: str
+    number: int
+    told: str
+    before: Module
+    after: Module | None = None
+
+
+@dataclass(frozen=True)
+class Bisection:
+    """Looks for the guilty pass of ``passes``. ``tolerance``: allowed error of results, None for
+    what suits the formats of each module (``states.allowed``). ``seed``: of random inputs."""
+
+    passes: Pipeline
+    target: Target
+    tolerance: float | None = None
+    seed: int = 0
+    progress: Progress = silent
+
+    def find(self, module: Module, inputs: Mapping[str, Array] | None = None) -> Finding | None:
+        """The first thing that goes wrong with a module of the tensor stage, None when nothing
+        does. ``inputs``: in the module's own types, random ones unless given.
+
+        Passes are told apart by halving, so of several that change results one is found, and the
+        results before it are still good.
+        """
+        self.progress("passes", 0, 0)
+        road = travel(module, self.passes, self.target)
+        found = self._malformed(road)
+        if found is None and road.error is not None:
+            last = road.states[-1]
+            told = f"{type(road.error).__name__}: {road.error}"
+            found = Finding("fails", road.failed, len(road.states), told, last.module)
+        if found is not None and found.kind == "malformed":  # what it computes means nothing
+            road = Road(road.states[: found.number])
+        given = random_inputs(module, self.seed) if inputs is None else inputs
+        return self._differs(road, given) or found
+
+    def _malformed(self, road: Road) -> Finding | None:
+        for i, state in enumerate(road.states):
+            if i and (found := problems(state.module)):
+                before = road.states[i - 1].module
+                return Finding("malformed", state.step, i, str(found[0]), before, state.module)
+        return None
+
+    def _differs(self, road: Road, inputs: Mapping[str, Array]) -> Finding | None:
+        want = interpreted(road.states[0].module, inputs)
+        count = len(road.states) + (road.program is not None)
+
+        def wrong(i: int) -> str | None:
+            """What is wrong with the results after state ``i``."""
+            self.progress("interpreter", i, count)
+            state = road.states[min(i, len(road.states) - 1)]
+            limit = allowed(state.module) if self.tolerance is None else self.tolerance
+            try:
+                if i < len(road.states):
+                    got = interpreted(state.module, inputs)
+                else:
+                    assert road.program is not None
+                    got = simulated(road.program, self.target, inputs)
+                name, off = worst(want, got)
+            except Exception as error:  # what a pass made cannot be run at all
+                return f"{type(error).__name__}: {error}"
+            if off <= limit:
+                return None
+            return f"the error of output {name} is {off:.3g}, allowed is {limit:.3g}"
+
+        good, bad = 0, count - 1
+        told = wrong(bad) if bad else None
+        if told is None:
+            return None
+        while bad - good > 1:
+            middle = (good + bad) // 2
+            if (here := wrong(middle)) is None:
+                good = middle
+            else:
+                bad, told = middle, here
+        return _finding(road.states, bad, told)
+
+    def smallest(self, module: Module, found: Finding, most: int = MOST_TRIES) -> Module:
+        """The smallest module found with which the same pass goes wrong in the same way, from
+        ``module`` as it was imported. Its inputs are random."""
+
+        def shows(candidate: Module) -> bool:
+            return self._again(candidate, found)
+
+        if not shows(module):
+            raise SpyrecError(
+                "random inputs do not show what the given ones do, so no smaller model is looked "
+                "for; another --seed may"
+            )
+        return Reduction(shows, self.progress, most).run(module)
+
+    def _again(self, candidate: Module, found: Finding) -> bool:
+        """Whether that pass goes wrong with the candidate in that way, and none before it."""
+        passes = self.passes if found.step == CODE else self.passes[: found.number]
+        road = travel(candidate, passes, self.target)
+        if found.kind == "fails":
+            if road.error is None or (road.failed, len(road.states)) != (found.step, found.number):
+                return False
+            return type(road.error).__name__ == found.told.partition(":")[0]
+        if road.error is not None:
+            return False
+        if found.kind == "malformed":
+            here = self._malformed(road)
+            return here is not None and here.number == found.number
+        try:
+            inputs = random_inputs(candidate, self.seed)
+            here = self._differs(road, inputs)
+        except SpyrecError:  # the candidate itself cannot be interpreted
+            return False
+        return here is not None and here.number == found.number
+
+
+def _finding(states: tuple[State, ...], bad: int, told: str) -> Finding:
+    if bad == len(states):
+        return Finding("differs", CODE, bad, told, states[-1].module)
+    return Finding(
+        "differs", states[bad].step, bad, told, states[bad - 1].module, states[bad].module
+    )

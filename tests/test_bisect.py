@@ -1,0 +1,218 @@
+"""``spyrec bisect`` names the pass that breaks a model and shows the smallest that it breaks;
+``spyrec reduce`` does the same for any command that fails."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from examples.make_models import cnn, encoder
+from spyrec import cli
+from spyrec.ir.core import Module
+from spyrec.ir.errors import SpyrecError
+from spyrec.ir.parser import parse_module
+from spyrec.ir.printer import print_module
+from spyrec.ir.verifier import verify
+from spyrec.passes.pipeline import PIPELINE
+from spyrec.workbench.part import part, weight
+from spyrec.workbench.reduce import Reduction
+from spyrec.workbench.shrink import smaller_sizes
+from tests.graphs import modules
+
+BROKEN = '''from dataclasses import dataclass
+from typing import ClassVar
+
+from spyrec.ir.core import rewrite
+
+
+@dataclass(frozen=True)
+class Broken:
+    name: ClassVar[str] = "broken"
+    summary: ClassVar[str] = "Does what its option says to every OP."
+    op: str = "erf"
+    how: str = "differs"
+
+    def run(self, module, target):
+        def rule(op, b):
+            if op.name != self.op:
+                return None
+            if self.how == "fails":
+                raise KeyError(op.name)
+            if self.how == "malformed":
+                b.add(op)
+                b.add(op)
+                return op.results
+            return b.op("neg", [b.op(op.name, op.operands, **op.attrs).result]).results
+
+        return rewrite(module, rule)
+'''
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "broken.py").write_text(BROKEN, encoding="utf-8")
+    onnx.save(encoder(), tmp_path / "encoder.onnx")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def bisect(*more: str) -> int:
+    return cli.run(["bisect", "encoder.onnx", "--load", "broken.py", *more])
+
+
+def test_a_sound_pipeline_is_not_blamed(here: Path, capsys: Capture) -> None:
+    assert cli.run(["bisect", "encoder.onnx"]) == 0
+    out = capsys.readouterr().out
+    assert out == f"{len(PIPELINE)} passes and none of them breaks encoder.onnx\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "spec", "told"),
+    [
+        ("decompose", "broken", "pass 8 of 27, broken, changes results: the error of output"),
+        ("fold", "broken{op=layer_norm}", "pass 3 of 27, broken, changes results"),
+        ("find-attention", "broken{op=softmax,how=fails}", "broken, fails: KeyError: 'softmax'"),
+        ("cse", "broken{op=layer_norm,how=malformed}", "broken, leaves a malformed module"),
+    ],
+)
+def test_the_pass_is_named_and_the_model_reduced(
+    here: Path, before: str, spec: str, told: str, capsys: Capture
+) -> None:
+    assert bisect("--before", before, spec, "-o", "small.sir") == 1
+    out = capsys.readouterr().out
+    assert told in out.splitlines()[0]
+    small = parse_module(Path("small.sir").read_text("utf-8"))
+    verify(small)
+    op = spec.partition("op=")[2].rstrip("}").partition(",")[0] or "erf"
+    assert [o.name for o in small.body.ops if o.name != "constant"] == [op]
+    assert max(d for v in small.body.args for d in v.type.static_shape) <= 4
+    assert cli.run(["opt", "small.sir", "--load", "broken.py", "--passes", spec,
+                    "--oracle-each", "--verify-each"]) in (1, cli.DEFECT)
+
+
+def test_a_late_pass_is_named_too(here: Path, capsys: Capture) -> None:
+    """Where values have ten bits, errors of rounding are no finding and a broken pass is."""
+    assert bisect("--before", "fuse", "broken{op=rsqrt}", "--no-reduce") == 1
+    assert "pass 18 of 27, broken, changes results" in capsys.readouterr().out
+
+
+def test_given_inputs_decide(here: Path, capsys: Capture) -> None:
+    text = """module "m" {
+  input %x: tensor<4x4xf32>
+  %y = relu(%x) : tensor<4x4xf32>
+  output "y" = %y
+}"""
+    Path("relu.sir").write_text(text, "utf-8")
+    args = ["bisect", "relu.sir", "--load", "broken.py", "--inputs", "x.npz"]
+    args += ["--before", "cse", "broken{op=relu}"]
+    np.savez("x.npz", x=-np.ones((4, 4), np.float32))
+    assert cli.run(args) == 0
+    np.savez("x.npz", x=np.ones((4, 4), np.float32))
+    assert cli.run(args) == 1
+    capsys.readouterr()
+    np.savez("x.npz", z=np.ones((4, 4), np.float32))
+    assert cli.run(args) == 1
+    assert "lacks the inputs x" in capsys.readouterr().err
+
+
+def test_a_command_that_fails_is_reduced(here: Path, capsys: Capture) -> None:
+    """Two ops are left of 42: what the command looks for is in neither alone."""
+    script = "grep -q 'erf(' {} && grep -q 'softmax(' {} && echo seen && exit 3; exit 0"
+    args = ["reduce", "encoder.onnx", "--test", shlex.join(["sh", "-c", script])]
+    assert cli.run([*args, "--match", "seen"]) == 0
+    assert "encoder.reduced.sir: 42 ops -> 2, " in capsys.readouterr().out
+    first = Path("encoder.reduced.sir").read_bytes()
+    small = parse_module(first.decode())
+    verify(small)
+    assert sorted(o.name for o in small.body.ops) == ["erf", "softmax"]
+    assert cli.run([*args, "-o", "again.sir"]) == 0
+    assert Path("again.sir").read_bytes() == first
+    assert max(d for o in small.body.ops for d in o.result.type.static_shape) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "more", "told"),
+    [
+        ("true", [], "does not fail with the whole model"),
+        ("false", ["--match", "x"], "exit code 1 but does not print 'x'"),
+        ("no-such-command", [], "--test no-such-command: "),
+        ("sh -c 'sleep 9'", ["--timeout", "0.2"], "took longer than --timeout, 0.2 s"),
+    ],
+)
+def test_a_test_that_cannot_be_used_is_told(
+    here: Path, command: str, more: list[str], told: str, capsys: Capture
+) -> None:
+    assert cli.run(["reduce", "encoder.onnx", "--test", command, *more]) == 1
+    assert told in capsys.readouterr().err
+    assert not list(here.glob("*.sir"))
+
+
+def test_tries_are_counted(here: Path, capsys: Capture) -> None:
+    assert cli.run(["reduce", "encoder.onnx", "--test", "false", "--tries", "5"]) == 0
+    assert "5 candidates tried; stopped at --tries" in capsys.readouterr().out
+
+
+@given(modules(max_ops=8, widths=(1, 3, 64)))
+@settings(
+    max_examples=40, deadline=None, derandomize=True, database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+def test_every_part_of_a_graph_is_a_module(module: Module) -> None:
+    ops = [op for op in module.body.ops if op.name != "constant"]
+    for cut in range(len(ops)):
+        for kept in (ops[:cut], ops[cut:], ops[cut : cut + 1], ops[::2]):
+            if kept:
+                small = part(module, kept)
+                verify(small)
+                assert weight(small) == len(kept)
+                assert print_module(parse_module(print_module(small))) == print_module(small)
+    for smaller in smaller_sizes(module):
+        verify(smaller)
+
+
+def test_reduction_keeps_what_shows_it() -> None:
+    module = parse_module("""module "m" {
+  input %x: tensor<24x64xf32>
+  %r = reshape(%x) {shape = (2, 12, 64)} : tensor<2x12x64xf32>
+  %e = exp(%r) : tensor<2x12x64xf32>
+  %t = transpose(%e) {perm = (1, 0, 2)} : tensor<12x2x64xf32>
+  %n = neg(%t) : tensor<12x2x64xf32>
+  output "y" = %n
+}""")
+
+    def shows(m: Module) -> bool:
+        made = {op.result: op for op in m.body.ops}
+        v = m.body.results[0]
+        while v in made and made[v].name != "exp":
+            v = made[v].operands[0]
+        return v in made and "neg" in [op.name for op in m.body.ops]
+
+    small = Reduction(shows).run(module)
+    assert print_module(small) == """module "m" {
+  input %r: tensor<1x1x1xf32>
+  %e = exp(%r) : tensor<1x1x1xf32>
+  %n = neg(%e) : tensor<1x1x1xf32>
+  output "y" = %n
+}
+"""
+    with pytest.raises(SpyrecError, match="does not show"):
+        Reduction(lambda m: False).run(module)
+
+
+def test_a_late_stage_is_reduced_without_new_sizes(here: Path, capsys: Capture) -> None:
+    onnx.save(cnn(), "cnn.onnx")
+    assert cli.run(["compile", "cnn.onnx", "--emit", "ir", "-o", "late.sir",
+                    "--passes", "usual"]) == 1  # only opt knows that word
+    assert cli.run(["opt", "cnn.onnx", "--passes", "usual", "--until", "tiling",
+                    "-o", "late.sir"]) == 0
+    command = "sh -c '! grep -q \"max_pool(\" {}'"
+    assert cli.run(["reduce", "late.sir", "--test", command]) == 0
+    small = parse_module(Path("late.reduced.sir").read_text("utf-8"))
+    verify(small)
+    assert weight(small) == 1

@@ -1,0 +1,220 @@
+"""``spyrec opt``, ``passes NAME`` and passes from files: what a pass author works with."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spyrec import cli
+from spyrec.ir.parser import parse_module
+from spyrec.ir.printer import print_module
+from spyrec.passes.pipeline import PIPELINE, registry
+from spyrec.passes.pipeline_text import print_pipeline
+from spyrec.workbench.plugins import known_passes, pipeline_of, until
+
+MODEL = """module "m" {
+  input %x: tensor<4x8xf32>
+  %a = neg(%x) : tensor<4x8xf32> @ "first"
+  %b = neg(%a) : tensor<4x8xf32> @ "second"
+  %c = softmax(%b) {axis = 1} : tensor<4x8xf32> @ "third"
+  output "y" = %c
+}
+"""
+
+PASSES = '''from dataclasses import dataclass
+from typing import ClassVar
+
+from spyrec.ir.core import Module, rewrite
+
+
+@dataclass(frozen=True)
+class ExpForSoftmax:
+    """Wrong on purpose."""
+
+    name: ClassVar[str] = "exp-for-softmax"
+    summary: ClassVar[str] = "Forgets the denominator."
+    on: bool = True
+
+    def run(self, module, target):
+        def rule(op, b):
+            if op.name != "softmax" or not self.on:
+                return None
+            return b.op("exp", op.operands, loc=op.loc).results
+
+        return rewrite(module, rule)
+'''
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "m.sir"
+    path.write_text(MODEL, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def passes(tmp_path: Path) -> Path:
+    path = tmp_path / "my_passes.py"
+    path.write_text(PASSES, encoding="utf-8")
+    return path
+
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_without_passes_text_is_checked_and_printed(model: Path, capsys: Capture) -> None:
+    assert cli.run(["opt", str(model)]) == 0
+    assert capsys.readouterr().out == MODEL
+    model.write_text(MODEL.replace("tensor<4x8xf32> @ \"third\"", "tensor<4x9xf32>"), "utf-8")
+    assert cli.run(["opt", str(model)]) == 1
+    assert "softmax" in capsys.readouterr().err
+
+
+def test_stdin_is_read_and_what_is_printed_parses_back(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    text = MODEL
+    for passes in ("canonicalize,decompose,fuse", "stick-layout", "core-allocation"):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        assert cli.run(["opt", "-", "--passes", passes]) == 0
+        text = capsys.readouterr().out
+        assert print_module(parse_module(text)) == text
+    assert "why_parts" in text
+
+
+def test_a_faulty_text_on_stdin_is_told(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"module {")))
+    assert cli.run(["opt", "-"]) == 1
+    assert capsys.readouterr().err.startswith("spyrec: stdin: ")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe")))
+    assert cli.run(["opt", "-"]) == 1
+    assert "UTF-8" in capsys.readouterr().err
+
+
+def test_changes_are_shown_as_a_diff(model: Path, capsys: Capture) -> None:
+    assert cli.run(["opt", str(model), "--passes", "canonicalize,cse", "--print-changed"]) == 0
+    err = capsys.readouterr().err
+    assert err == """// canonicalize changed
+@@ -1,7 +1,5 @@
+ module "m" {
+   input %x: tensor<4x8xf32>
+-  %a = neg(%x) : tensor<4x8xf32> @ "first"
+-  %b = neg(%a) : tensor<4x8xf32> @ "second"
+-  %c = softmax(%b) {axis = 1} : tensor<4x8xf32> @ "third"
++  %c = softmax(%x) {axis = 1} : tensor<4x8xf32> @ "third"
+   output "y" = %c
+ }
+// cse changed nothing
+"""
+
+
+def test_time_and_ops_of_each_pass(model: Path, capsys: Capture) -> None:
+    args = ["--passes", "canonicalize,decompose", "--time-passes", "--stats"]
+    assert cli.run(["opt", str(model), *args]) == 0
+    lines = [line.split() for line in capsys.readouterr().err.splitlines()]
+    assert [line[0] for line in lines[:4]] == ["pass", "canonicalize", "decompose", "total"]
+    assert ["canonicalize", "1", "-2", "neg"] in lines
+    assert any(line[:3] == ["decompose", "6", "+1"] for line in lines)
+
+
+def test_usual_stands_for_the_usual_passes_and_until_cuts_them(
+    model: Path, capsys: Capture
+) -> None:
+    known = registry()
+    assert print_pipeline(pipeline_of("usual", known)) == print_pipeline(PIPELINE)
+    both = pipeline_of("cse, usual ,dce", known)
+    assert [p.name for p in both] == ["cse", *(p.name for p in PIPELINE), "dce"]
+    assert [p.name for p in until(PIPELINE, "fold")][-1] == "fold"
+    assert cli.run(["opt", str(model), "--passes", "usual", "--until", "fuse"]) == 0
+    assert "kernel(" in capsys.readouterr().out
+    assert cli.run(["opt", str(model), "--passes", "cse", "--until", "fuse"]) == 1
+    assert "its passes are: cse" in capsys.readouterr().err
+
+
+def test_a_pass_of_a_file_is_put_in_by_name(
+    model: Path, passes: Path, capsys: Capture
+) -> None:
+    args = ["opt", str(model), "--load", str(passes), "--passes", "cse,dce"]
+    assert cli.run([*args, "--before", "dce", "exp-for-softmax"]) == 0
+    assert "exp(" in capsys.readouterr().out
+    assert cli.run([*args, "--after", "cse", "exp-for-softmax{on=false}"]) == 0
+    assert "softmax(" in capsys.readouterr().out
+    assert cli.run([*args, "--after", "fold", "exp-for-softmax"]) == 1
+    assert "no pass fold; its passes are: cse, dce" in capsys.readouterr().err
+
+
+def test_several_are_put_in_in_their_order() -> None:
+    known = registry()
+    made = pipeline_of("cse,dce", known, [("dce", "fold,decompose")], [("cse", "fuse,fold")])
+    assert [p.name for p in made] == ["cse", "fuse", "fold", "fold", "decompose", "dce"]
+
+
+def test_compile_takes_passes_of_a_file_too(
+    model: Path, passes: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    out = tmp_path / "m.spx"
+    args = ["compile", str(model), "-o", str(out), "--load", str(passes)]
+    assert cli.run([*args, "--before", "decompose", "exp-for-softmax"]) == 0
+    assert cli.run(["compile", str(model), "--emit", "ir", "--load", str(passes),
+                    "--passes", "exp-for-softmax", "--print-after", "exp-for-softmax"]) == 0
+    assert "// after exp-for-softmax" in capsys.readouterr().err
+    text = [*args, "--planner", "baseline", "--before", "decompose", "exp-for-softmax"]
+    assert cli.run(text) == 0
+
+
+def test_the_oracle_catches_a_wrong_pass(model: Path, passes: Path, capsys: Capture) -> None:
+    args = ["opt", str(model), "--load", str(passes), "--passes", "exp-for-softmax"]
+    assert cli.run([*args, "--verify-each"]) == 0
+    capsys.readouterr()
+    assert cli.run([*args, "--oracle-each"]) == 1
+    assert "oracle: pass exp-for-softmax changed output y" in capsys.readouterr().err
+    assert cli.run([*args, "--oracle-each", "--tolerance", "100"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("x = (", "does not load: line 1: SyntaxError"),
+        ("\nraise ValueError('no')", "does not load: line 2: ValueError: no"),
+        ("x = 1", "defines no pass"),
+        (PASSES.replace('"exp-for-softmax"', '"cse"'), "the pass cse exists already"),
+        (PASSES + PASSES[PASSES.index("@"):].replace("class Exp", "class Again"), "two passes"),
+    ],
+)
+def test_a_faulty_file_of_passes_is_told(
+    model: Path, passes: Path, text: str, told: str, capsys: Capture
+) -> None:
+    passes.write_text(text, "utf-8")
+    assert cli.run(["opt", str(model), "--load", str(passes)]) == 1
+    err = capsys.readouterr().err
+    assert told in err and str(passes) in err
+    assert cli.run(["opt", str(model), "--load", str(passes) + "x"]) == 1
+    assert "no such file" in capsys.readouterr().err
+
+
+def test_passes_tells_all_about_one(passes: Path, capsys: Capture) -> None:
+    assert cli.run(["passes", "canonicalize", "fold"]) == 0
+    out = capsys.readouterr().out
+    assert "canonicalize: Removes ops" in out and "  option limit=" in out
+    assert "pass 1 and 9 of 26 of the usual pipeline with --planner joint" in out
+    assert ">>> before = parse_module(" in out
+    assert cli.run(["passes", "exp-for-softmax", "--load", str(passes)]) == 0
+    assert "Wrong on purpose." in capsys.readouterr().out
+    assert cli.run(["passes", "nothing"]) == 1
+    assert "no pass is called nothing" in capsys.readouterr().err
+
+
+def test_every_pass_that_ships_has_an_example() -> None:
+    for name, make in known_passes().items():
+        assert ">>>" in (make.__doc__ or ""), f"{name} shows no IR before and after"
+
+
+def test_it_goes_through_a_pipe(model: Path) -> None:
+    command = [sys.executable, "-m", "spyrec", "opt", "-", "--passes", "canonicalize"]
+    done = subprocess.run(command, input=MODEL, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stderr == ""
+    assert "%c = softmax(%x)" in done.stdout
