@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
+import shlex
+import shutil
 import tempfile
 import tomllib
 from collections.abc import Callable
@@ -95,12 +98,37 @@ def torch_page() -> str:
     return fresh
 
 
+PRINTS = re.compile(r"(?ms)(?<=^<!-- prints: )(spyrec [^\n]*?)( -->\n```text\n)(.*?)(?=^```$)")
+STEPS = re.compile(r"(?ms)^```sh\n(.*?)^```$")
+
+
+def first_pass_page() -> str:
+    """docs/first-pass.md with what its commands print now, run in their order."""
+    text = (ROOT / "docs" / "first-pass.md").read_text("utf-8")
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        try:
+            shutil.copytree(ROOT / "examples" / "my_pass", "my_pass")
+            for steps in STEPS.findall(text):
+                for line in steps.splitlines():
+                    if line.startswith("spyrec compile "):
+                        _output(*shlex.split(line)[1:])
+            fresh = PRINTS.sub(
+                lambda found: found[1] + found[2] + _output(*shlex.split(found[1])[1:]), text
+            )
+        finally:
+            os.chdir(before)
+    return fresh
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "README.md": readme,
     "docs/ops.md": op_reference,
     "docs/onnx.md": onnx_reference,
     "docs/plan.md": plan_page,
     "docs/explain.md": explain_page,
+    "docs/first-pass.md": first_pass_page,
     "docs/torch.md": torch_page,
     "docs/machine-model.md": machine_page,
 }

@@ -112,6 +112,14 @@ def run_snippet(snippet: Snippet, names: dict[str, object]) -> None:
     elif words[0] == ".":
         makefile = (ROOT / "Makefile").read_text("utf-8")
         assert f"VENV ?= {words[1].removesuffix('/bin/activate')}\n" in makefile, str(snippet)
+    elif words[0] == "cp":
+        *options, source, to = words[1:]
+        subprocess.run(["cp", *options, str(ROOT / source), to], check=True)
+    elif words[0] == "pytest":
+        subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words[1:]],
+            check=True, stdout=subprocess.DEVNULL,
+        )
     elif words[0] == "spyrec":
         assert cli.run(words[1:]) == 0, f"{snippet}: {snippet.text}"
     else:
