@@ -33,6 +33,7 @@ COMMANDS = {
     "passes": "cli_lists",
     "ops": "cli_lists",
     "validate": "cli_validate",
+    "compare": "cli_compare",
     "opt": "cli_opt",
     "bisect": "cli_bisect",
     "reduce": "cli_bisect",
