@@ -37,6 +37,7 @@ COMMANDS = {
     "opt": "cli_opt",
     "bisect": "cli_bisect",
     "reduce": "cli_bisect",
+    "check-rule": "cli_check_rule",
 }
 """Command -> the module that holds it, imported when the command is asked for."""
 
@@ -51,7 +52,7 @@ class Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"spyrec.{COMMANDS[cmd_name]}")
-        command = getattr(module, f"{cmd_name}_command")
+        command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         assert isinstance(command, click.Command)
         return command
 

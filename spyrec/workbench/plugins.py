@@ -6,15 +6,21 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
+from spyrec.ir.core import Module
 from spyrec.ir.errors import PassError
-from spyrec.passes.manager import Pass, Pipeline, Registry, insert_after, insert_before
+from spyrec.passes.manager import Pass, Pipeline, Registry, Target, insert_after, insert_before
+from spyrec.passes.pattern_text import parse_rules
 from spyrec.passes.pipeline import PIPELINE, registry
 from spyrec.passes.pipeline_text import parse_pipeline, print_pipeline
+from spyrec.passes.rule import apply_rules
 
+RULES = ".rules"
+"""How the name of a file of declared rules ends."""
 USUAL = "usual"
 """A pipeline's text that stands for the usual one."""
 Place = tuple[str, str]
@@ -37,8 +43,11 @@ def known_passes(files: Iterable[str | Path] = ()) -> Registry:
 
 def load_file(path: str | Path) -> dict[str, type[Pass]]:
     """The passes that a Python file defines, by name: its classes with ``name``, ``summary`` and
-    ``run``. The file's code is run. PassError when that fails or there are none."""
-    module = _import(Path(path))
+    ``run``. The file's code is run. A file of declared rules (``.rules``) is one pass of its name.
+    PassError when that fails or there are none."""
+    if Path(path).suffix == RULES:
+        return rules_pass(Path(path))
+    module = import_file(Path(path))
     found: dict[str, type[Pass]] = {}
     for made in _classes(module):
         name = str(made.name)
@@ -53,6 +62,28 @@ def load_file(path: str | Path) -> dict[str, type[Pass]]:
     return found
 
 
+def rules_pass(path: Path) -> dict[str, type[Pass]]:
+    """The pass that applies the declared rules of a file until none applies any more."""
+    if not path.is_file():
+        raise PassError(f"{path}: there is no such file of rules")
+    try:
+        rules = parse_rules(path.read_text("utf-8"))
+    except UnicodeDecodeError as error:
+        raise PassError(f"{path} is not UTF-8 text: {error}") from None
+    except PassError as error:
+        raise PassError(f"{path}: {error}") from None
+
+    @dataclass(frozen=True)
+    class Rules:
+        name: ClassVar[str] = path.stem.replace("_", "-")
+        summary: ClassVar[str] = f"Applies {', '.join(r.name for r in rules)}."
+
+        def run(self, module: Module, target: Target) -> Module:
+            return apply_rules(module, rules)
+
+    return {Rules.name: Rules}
+
+
 def _classes(module: ModuleType) -> Iterator[type[Pass]]:
     for made in vars(module).values():
         if inspect.isclass(made) and made.__module__ == module.__name__:
@@ -61,7 +92,8 @@ def _classes(module: ModuleType) -> Iterator[type[Pass]]:
                 yield cast("type[Pass]", made)
 
 
-def _import(path: Path) -> ModuleType:
+def import_file(path: Path) -> ModuleType:
+    """The module of a Python file, whose code is run. PassError when that fails."""
     if not path.is_file():
         raise PassError(f"{path}: there is no such file of passes")
     name = f"spyrec_loaded_{path.stem}"

@@ -3,7 +3,7 @@ none is left that shows it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from spyrec.ir.core import Module, Op
@@ -35,11 +35,13 @@ MOST_TRIES = 2000
 @dataclass
 class Reduction:
     """Reduces modules while ``shows`` holds. The same module gives the same result. ``tries``: how
-    many candidates were tested; at ``most`` it ends with the best so far."""
+    many candidates were tested; at ``most`` it ends with the best so far. ``steps``: only these,
+    and no op is left out."""
 
     shows: Test
     progress: Progress = silent
     most: int = MOST_TRIES
+    steps: Sequence[Step] | None = None
     tries: int = 0
     _seen: dict[str, bool] = field(default_factory=dict)
 
@@ -49,8 +51,9 @@ class Reduction:
             raise SpyrecError("the module does not show what is looked for, so nothing is reduced")
         before = ""
         while before != (before := _text(module)):
-            module = self._fewer_ops(module)
-            for step in STEPS:
+            if self.steps is None:
+                module = self._fewer_ops(module)
+            for step in STEPS if self.steps is None else self.steps:
                 module = self._all_of(module, step)
         return module
 

@@ -1,0 +1,151 @@
+"""Whether a rewrite rule keeps what it says: instances of it are run by the interpreter before and
+after, on numbers that are meant to break it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from spyrec.ir.core import Module
+from spyrec.ir.errors import SpyrecError
+from spyrec.ir.interp import run
+from spyrec.passes.manager import output_error
+from spyrec.passes.pattern import PatternRule
+from spyrec.passes.pattern_instances import instances, numbers
+from spyrec.passes.rule import Rule, apply_rules
+
+from .reduce import Reduction
+from .shrink import smaller_sizes
+
+Array = np.ndarray[Any, Any]
+
+ROUNDING = 1e-11
+"""Allowed error where a formula is evaluated in another order, in 64 bits."""
+TRIES = 300
+
+
+@dataclass(frozen=True)
+class Counterexample:
+    """A module that the rule changes, its inputs, and what it computes before and after."""
+
+    module: Module
+    inputs: Mapping[str, Array]
+    before: Mapping[str, Array]
+    after: Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``checked``: instances that were run; ``worst``: the largest error of an output (for exact
+    rules 0 or infinity); ``wrong``: what shows that it is not kept, "" when it is."""
+
+    rule: Rule
+    checked: int
+    worst: float
+    wrong: str = ""
+    example: Counterexample | None = None
+
+
+def allowed(rule: Rule) -> float:
+    """The error that the rule's class of exactness allows."""
+    if rule.exactness == "approximation":
+        return rule.error if isinstance(rule, PatternRule) else float("inf")
+    return ROUNDING if rule.exactness == "rounding" else 0.0
+
+
+def check(
+    rule: Rule, count: int = 200, seed: int = 0, examples: Sequence[Module] = ()
+) -> Verdict:
+    """Run ``count`` instances of a declared rule, or the ``examples`` of one written in Python with
+    so many inputs. An exact rule is tried with zeros of both signs, infinities and NaN and must
+    give the same bits; the others with numbers of common size, in 64 bits."""
+    worst, checked = 0.0, 0
+    for number, module in enumerate(_modules(rule, count, seed, examples)):
+        try:
+            error, example = _tried(rule, module, seed + number)
+        except SpyrecError as fault:
+            example = Counterexample(module, {}, {}, {})
+            return Verdict(rule, checked, float("inf"), str(fault), example)
+        checked += 1
+        worst = max(worst, error)
+        if error > allowed(rule):
+            told = f"the error is {error:.3g}, allowed is {allowed(rule):.3g}"
+            if rule.exactness == "exact":
+                told = "the bits differ"
+            return Verdict(rule, checked, worst, told, _smaller(rule, example, seed + number))
+    if not checked:
+        what = "no instance was found" if isinstance(rule, PatternRule) else "no example was given"
+        return Verdict(rule, 0, 0.0, f"{what}, so nothing is known of it")
+    return Verdict(rule, checked, worst)
+
+
+def _modules(
+    rule: Rule, count: int, seed: int, examples: Sequence[Module]
+) -> Iterator[Module]:
+    if isinstance(rule, PatternRule):
+        yield from instances(rule, count, seed, wide=rule.exactness != "exact")
+        return
+    for i in range(count if examples else 0):
+        yield examples[i % len(examples)]
+
+
+def _tried(rule: Rule, module: Module, seed: int) -> tuple[float, Counterexample]:
+    """The error of one module; SpyrecError when the rule does not apply, or breaks it."""
+    used: Counter[str] = Counter()
+    after = apply_rules(module, (rule,), used)
+    if not used:
+        raise SpyrecError("the rule does not apply to the example")
+    inputs = {
+        v.name: numbers(
+            v.type.static_shape, v.type.dtype, seed + i, special=rule.exactness == "exact"
+        )
+        for i, v in enumerate(module.body.args)
+    }
+    given = {v.name: inputs[v.name] for v in after.body.args}
+    with np.errstate(all="ignore"):
+        want, got = run(module, inputs), run(after, given)
+    return max(_error(rule, want[n], got[n]) for n in want), Counterexample(
+        module, inputs, want, got
+    )
+
+
+def _error(rule: Rule, want: Array, got: Array) -> float:
+    if rule.exactness != "exact":
+        return output_error(want, got)
+    if want.shape != got.shape or want.dtype != got.dtype:
+        return float("inf")
+    if want.dtype.kind != "f":
+        return 0.0 if bool(np.all(want == got)) else float("inf")
+    same = (want == got) & (np.signbit(want) == np.signbit(got))
+    return 0.0 if bool(np.all(same | (np.isnan(want) & np.isnan(got)))) else float("inf")
+
+
+def _smaller(rule: Rule, example: Counterexample, seed: int) -> Counterexample:
+    """The same fault in a smaller module, where one is found."""
+
+    def shows(module: Module) -> bool:
+        try:
+            return _tried(rule, module, seed)[0] > allowed(rule)
+        except SpyrecError:
+            return False
+
+    if not shows(example.module):
+        return example
+    module = Reduction(shows, most=TRIES, steps=(smaller_sizes,)).run(example.module)
+    return _tried(rule, module, seed)[1]
+
+
+def text_of(example: Counterexample) -> Iterator[str]:
+    """Lines that show a counterexample: its IR, inputs, and results before and after."""
+    from spyrec.ir.printer import print_module
+
+    yield from print_module(example.module).splitlines()
+    named = (("", example.inputs), ("before: ", example.before), ("after: ", example.after))
+    for label, arrays in named:
+        for name, array in arrays.items():
+            values = np.array2string(array, precision=9, threshold=16).replace("\n", " ")
+            yield f"{label}{name} = {values}"
