@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -21,7 +22,7 @@ from spyrec import cli
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 WITH_TORCH = "pytorch.md"  # its snippets need torch and transformers
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^(?:<!-- file: (\S+) -->\n)?```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
@@ -43,8 +44,10 @@ def snippets() -> list[Snippet]:
         text = path.read_text("utf-8")
         for block in BLOCK.finditer(text):
             line = text.count("\n", 0, block.start()) + 2
-            language, body = block[1], block[2]
-            if language == "sh":
+            name, language, body = block.groups()
+            if name is not None:  # what the reader is told to put into a file
+                found.append(Snippet(path.name, line, f"file {name}", body))
+            elif language == "sh":
                 joined = body.replace("\\\n", " ")
                 found += [
                     Snippet(path.name, line, language, command)
@@ -72,7 +75,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.mark.xdist_group("documents")
 def test_every_command_in_the_documents_runs(desk: Path) -> None:
-    ran = {"sh": 0, "python": 0}
+    ran: Counter[str] = Counter()
     names: dict[str, dict[str, object]] = {}  # what the Python blocks of a document have defined
     for snippet in snippets():
         if snippet.document == WITH_TORCH:
@@ -102,6 +105,10 @@ def run_snippet(snippet: Snippet, names: dict[str, object]) -> None:
     if snippet.language == "python":
         with contextlib.redirect_stdout(io.StringIO()):
             exec(builtin_compile(snippet), names)
+        return
+    kind, _, name = snippet.language.partition(" ")
+    if kind == "file":
+        Path(name).write_text(snippet.text, "utf-8")
         return
     words = shlex.split(snippet.text)
     if words[0] == "make":
