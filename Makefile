@@ -7,7 +7,7 @@ DEMO ?= demo
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help venv demo test test-all lint check bench accuracy docs clean
+.PHONY: help venv demo test test-all lint check bench accuracy docs site clean
 
 help:
 	@echo "make demo      compile the example models, simulate them, report and trace in $(DEMO)/"
@@ -18,6 +18,7 @@ help:
 	@echo "make bench     seconds and memory to compile and simulate two real models"
 	@echo "make accuracy  how far the binaries of ten real models are from onnxruntime in float32"
 	@echo "make docs      write anew the parts of the documents that programs print"
+	@echo "make site      the documents as a site, in site/"
 	@echo "make clean     remove what the other targets made, .venv too"
 
 venv: $(READY)
@@ -58,8 +59,13 @@ bench: $(READY)
 accuracy: $(READY)
 	$(BIN)/python -m benchmarks.accuracy
 
+site: $(READY)
+	@$(BIN)/python -c "import mkdocs_material, mkdocstrings" 2>/dev/null || \
+	  $(BIN)/python -m pip install --quiet --editable '.[test,docs]'
+	NO_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --strict --quiet
+
 docs: $(READY)
 	$(BIN)/python -m tests.generated_docs
 
 clean:
-	rm -rf $(VENV) $(DEMO) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(DEMO) site build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

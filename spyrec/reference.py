@@ -13,6 +13,16 @@ from spyrec.ir.ops import OPS, REQUIRED, OpDef, Operand
 
 STAGES = ("tensor", "device", "tile")
 
+HELP_WIDTH = 100
+CLI_HEAD = """\
+# Command line
+
+Printed by the commands themselves (`spyrec COMMAND --help`). Exit codes: 0 fine; 1 the model,
+program or data is at fault, or a comparison or search found something; 2 usage; 70 a defect of
+spyrec; 130 interrupted. `--debug` anywhere shows the traceback of a failure. Files are written
+whole or not at all.
+"""
+
 OPS_HEAD = """\
 # Ops of the IR
 
@@ -66,6 +76,22 @@ def pass_reference(name: str, make: Callable[..., Any]) -> str:
     if not about.startswith(f"{make.__name__}("):  # what a dataclass says that has no text
         text += ["", about]
     return "\n".join(text).rstrip() + "\n"
+
+
+def cli_reference() -> str:
+    """The page of commands: what each prints with --help, in the order of `spyrec --help`."""
+    import click
+
+    from spyrec.cli import cli
+
+    root = click.Context(cli, info_name="spyrec", terminal_width=HELP_WIDTH)
+    parts = [CLI_HEAD, f"```text\n{cli.get_help(root).rstrip()}\n```\n"]
+    for name in cli.list_commands(root):
+        command = cli.get_command(root, name)
+        assert command is not None
+        own = click.Context(command, info_name=name, parent=root, terminal_width=HELP_WIDTH)
+        parts.append(f"## {name}\n\n```text\n{command.get_help(own).rstrip()}\n```\n")
+    return "\n".join(parts)
 
 
 def op_reference() -> str:

@@ -18,7 +18,12 @@ import onnx
 
 from examples.make_models import encoder
 from spyrec import api, cli
-from spyrec.reference import onnx_reference, op_reference, torch_reference
+from spyrec.reference import (
+    cli_reference,
+    onnx_reference,
+    op_reference,
+    torch_reference,
+)
 from spyrec.sim.device import load_device
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -125,6 +130,7 @@ def first_pass_page() -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "README.md": readme,
     "docs/ops.md": op_reference,
+    "docs/cli.md": cli_reference,
     "docs/onnx.md": onnx_reference,
     "docs/plan.md": plan_page,
     "docs/explain.md": explain_page,
