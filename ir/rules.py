@@ -20,6 +20,7 @@ from .ops import OPS, infer
 from .printer import input_line, module_line, output_line, print_head, print_type
 from .rounding import int_range, round_to
 from .rules_kernel import Found, has_home, is_affine_nest, tiles_cover
+from .rules_memory import apart_in_memory, apart_in_scratchpads
 from .types import DType, Sym, TensorType
 
 
@@ -312,4 +313,7 @@ RULES: tuple[Rule, ...] = (
     Rule(16, "A kernel's attributes describe an affine nest and its division.", is_affine_nest),
     Rule(17, "Each core holds what it reads of a tensor in the scratchpads.", has_home),
     Rule(18, "A tile body loads what varies and stores each result once.", tiles_cover),
+    Rule(19, "What is needed at the same time lies apart in card memory.", apart_in_memory),
+    Rule(20, "The same in the scratchpads, but for results in an operand's place.",
+         apart_in_scratchpads),
 )

@@ -121,7 +121,7 @@ def has_home(module: Module, stage: str) -> Iterator[Found]:
                 if v in homes:
                     yield from _missing(op, i, homes[v])
         for i, v in enumerate(op.results):
-            boxes = _home(op, i)
+            boxes = home_boxes(op, i)
             if (boxes is not None) != (v.type.space == "lx"):
                 where = "in the scratchpads, but has no home there" if boxes is None else (
                     "given a home in the scratchpads, but its type does not say so"
@@ -134,7 +134,7 @@ def has_home(module: Module, stage: str) -> Iterator[Found]:
             yield output_line(module, i), f"{_show(v)} is an output, so it must be in card memory"
 
 
-def _home(op: Op, index: int) -> tuple[Box, ...] | None:
+def home_boxes(op: Op, index: int) -> tuple[Box, ...] | None:
     """For each core the box of a result that it holds."""
     attrs: dict[str, Any] = dict(op.attrs)
     if op.name == "relayout":

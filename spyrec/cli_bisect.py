@@ -17,6 +17,7 @@ from spyrec.cli_path import NEW_FILE
 
 if TYPE_CHECKING:
     from spyrec.ir.core import Module
+    from spyrec.passes.manager import Pipeline
     from spyrec.workbench.bisect import Finding
 
 FOUND = 1
@@ -58,7 +59,7 @@ def bisect_command(
     """
     from spyrec import files
     from spyrec.api import import_model, target_of
-    from spyrec.driver import with_budget
+    from spyrec.driver import check_beginning, with_budget
     from spyrec.ir.printer import print_module
     from spyrec.progress import progress_bar
     from spyrec.workbench import part, plugins
@@ -68,6 +69,8 @@ def bisect_command(
     known = plugins.known_passes(loaded)
     pipeline = with_budget(plugins.pipeline_of(passes, known, before, after), None)
     module = import_model(Path(model), parse_sizes("--bind", bind), parse_const(const))
+    if passes is None:
+        check_beginning(module)
     given = None if inputs is None else _inputs(module, inputs)
     with progress_bar() as progress:
         search = Bisection(pipeline, target, tolerance, seed, progress)
@@ -76,7 +79,7 @@ def bisect_command(
             click.echo(f"{len(pipeline)} passes and none of them breaks {Path(model).name}")
             return 0
         small = None if no_reduce else search.smallest(module, found, tries)
-    _tell(found, len(pipeline))
+    _tell(found, pipeline)
     if small is not None:
         path = output or f"{Path(model).stem}.bisect.sir"
         files.write_text(path, print_module(small))
@@ -86,12 +89,17 @@ def bisect_command(
     return FOUND
 
 
-def _tell(found: Finding, passes: int) -> None:
+def _tell(found: Finding, passes: Pipeline) -> None:
     what = {
         "fails": "fails", "malformed": "leaves a malformed module", "differs": "changes results",
     }
-    place = f"pass {found.number} of {passes}, " if found.number <= passes else ""
-    click.echo(f"{place}{found.step}, {what[found.kind]}: {found.told}")
+    of = f"pass {found.number} of {len(passes)}, " if found.number <= len(passes) else ""
+    click.echo(f"{of}{found.step}, {what[found.kind]}: {found.told}")
+    if planned := found.carries_out(passes):
+        click.echo(
+            f"{found.step} carries out what {', '.join(planned)} decided, and results do not show "
+            "that before: the fault may be theirs"
+        )
 
 
 def _inputs(module: Module, path: str) -> dict[str, Any]:

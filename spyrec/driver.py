@@ -88,11 +88,8 @@ def lower_module(
 ) -> Module:
     """The module after the pipeline, whatever stage that ends at. ``built`` takes the kernels that
     trial runs build. SpyrecError as compile_module."""
-    if pipeline is None and module.stage != "tensor":
-        raise PassError(
-            f"module {module.name!r} is at the {module.stage} stage; expected stage tensor, where "
-            "the usual pipeline begins; name the passes that are left with --passes"
-        )
+    if pipeline is None:
+        check_beginning(module)
     passes = with_budget(chosen_passes(pipeline, planner), plan_budget)
     if module.stage == "tensor":
         check_order(passes)
@@ -119,6 +116,15 @@ def lower_module(
     if trials.memo is not None:
         trials.memo.trim()
     return planned
+
+
+def check_beginning(module: Module) -> None:
+    """PassError unless the module is one that the usual pipeline takes."""
+    if module.stage != "tensor":
+        raise PassError(
+            f"module {module.name!r} is at the {module.stage} stage; expected stage tensor, where "
+            "the usual pipeline begins; name the passes that are left with --passes"
+        )
 
 
 def _memo(folder: Path, target: Target, passes: Pipeline) -> Memo | None:

@@ -433,9 +433,10 @@ def test_rule_18_depth_of_loads_and_stores() -> None:
     assert message in _broken(flat, {18})
 
 
-def test_rules_are_numbered_and_each_has_a_test_above() -> None:
+def test_rules_are_numbered_and_each_has_a_test() -> None:
     assert [rule.number for rule in RULES] == list(range(1, len(RULES) + 1))
     here = Path(__file__).read_text(encoding="utf-8")
+    here += (Path(__file__).parent / "test_memory_rules.py").read_text(encoding="utf-8")
     tested = {
         int(n)
         for names in re.findall(r"def test_rule((?:_(?:and_)?\d+)+)_", here)

@@ -10,7 +10,9 @@ from typing import Literal
 from spyrec.ir.core import Module
 from spyrec.ir.errors import SpyrecError
 from spyrec.ir.verifier import problems
+from spyrec.passes.lower_tiles import LowerTiles
 from spyrec.passes.manager import Pipeline, Target, random_inputs
+from spyrec.passes.pipeline import PLANNING
 from spyrec.progress import Progress, silent
 
 from .reduce import MOST_TRIES, Reduction
@@ -40,6 +42,14 @@ class Finding:
     told: str
     before: Module
     after: Module | None = None
+
+    def carries_out(self, passes: Pipeline) -> tuple[str, ...]:
+        """The planning passes whose decisions show in results here for the first time: maps, cuts
+        and tiles when tiles are lowered, layouts and addresses in the program."""
+        if self.kind == "malformed" or self.step not in (LowerTiles.name, CODE):
+            return ()
+        before = (step.name for step in passes[: self.number - 1])
+        return tuple(name for name in before if name in PLANNING)
 
 
 @dataclass(frozen=True)
@@ -76,7 +86,8 @@ class Bisection:
         for i, state in enumerate(road.states):
             if i and (found := problems(state.module)):
                 before = road.states[i - 1].module
-                return Finding("malformed", state.step, i, str(found[0]), before, state.module)
+                told = f"rule {found[0].rule}: {found[0].sentence}"
+                return Finding("malformed", state.step, i, told, before, state.module)
         return None
 
     def _differs(self, road: Road, inputs: Mapping[str, Array]) -> Finding | None:
@@ -87,7 +98,7 @@ class Bisection:
             """What is wrong with the results after state ``i``."""
             self.progress("interpreter", i, count)
             state = road.states[min(i, len(road.states) - 1)]
-            limit = allowed(state.module) if self.tolerance is None else self.tolerance
+            limit = self._allowed(state)
             try:
                 if i < len(road.states):
                     got = interpreted(state.module, inputs)
@@ -101,8 +112,13 @@ class Bisection:
                 return None
             return f"the error of output {name} is {off:.3g}, allowed is {limit:.3g}"
 
-        good, bad = 0, count - 1
-        told = wrong(bad) if bad else None
+        good, bad = 0, 0
+        told = None
+        for end in self._ends(road, count):
+            if end > good and (told := wrong(end)) is not None:
+                bad = end
+                break
+            good = end
         if told is None:
             return None
         while bad - good > 1:
@@ -112,6 +128,16 @@ class Bisection:
             else:
                 bad, told = middle, here
         return _finding(road.states, bad, told)
+
+    def _ends(self, road: Road, count: int) -> list[int]:
+        """States to look at first: the last before more error is allowed, since what is wrong there
+        may be less than that; the last module, of which the program may not show all; the last."""
+        limits = [self._allowed(state) for state in road.states]
+        looser = (i - 1 for i, limit in enumerate(limits) if limit > limits[0])
+        return sorted({next(looser, 0), len(road.states) - 1, count - 1})
+
+    def _allowed(self, state: State) -> float:
+        return allowed(state.module) if self.tolerance is None else self.tolerance
 
     def smallest(self, module: Module, found: Finding, most: int = MOST_TRIES) -> Module:
         """The smallest module found with which the same pass goes wrong in the same way, from

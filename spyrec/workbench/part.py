@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
+
+import numpy as np
 
 from spyrec.ir.core import Block, Module, Op, Value, remap
+from spyrec.ir.types import TensorType
 
 
 def part(module: Module, kept: Collection[Op]) -> Module:
@@ -27,6 +31,32 @@ def part(module: Module, kept: Collection[Op]) -> Module:
     order = [*module.body.args, *(v for op in module.body.ops for v in op.results)]
     args = tuple(v for v in order if v in used and v not in made)
     return in_memory(with_outputs(replace(module, body=Block(args, ops, ())), module))
+
+
+def named_in(module: Module) -> Module:
+    """The module, its attributes ``state`` and ``absent`` without what is no input or output any
+    more; a state whose shape has changed is zero at first."""
+    inputs = {v.name: v.type for v in module.body.args}
+    outputs = dict(zip(module.output_names, (v.type for v in module.body.results), strict=True))
+    attrs = dict(module.attrs)
+    kept: Any = attrs.get("state", ())
+    state = tuple(
+        (name, new, first if np.shape(first) == inputs[name].shape else zeros_of(inputs[name]))
+        for name, new, first in kept
+        if name in inputs and new in outputs and inputs[name] == outputs[new]
+    )
+    given: Any = attrs.get("absent", ())
+    absent = tuple(name for name in given if name in inputs)
+    for key, left in (("state", state), ("absent", absent)):
+        attrs.pop(key, None)
+        if left:
+            attrs[key] = left
+    return replace(module, attrs=MappingProxyType(attrs))
+
+
+def zeros_of(type_: TensorType) -> np.ndarray[Any, Any]:
+    """What a state of this type holds when nothing else is said."""
+    return np.zeros(type_.static_shape, type_.dtype.np_dtype)
 
 
 HOMES = ("resident", "home_orders")

@@ -12,7 +12,7 @@ from spyrec.ir.printer import print_module
 from spyrec.ir.verifier import verify
 from spyrec.progress import Progress, silent
 
-from .part import part, weight
+from .part import named_in, part, weight
 from .shrink import (
     bypasses,
     one_output,
@@ -64,7 +64,7 @@ class Reduction:
         while True:
             at, helped = 0, False
             while at < len(ops := _ops(module)) and len(ops) > 1:
-                candidate = part(module, [*ops[:at], *ops[at + size :]])
+                candidate = named_in(part(module, [*ops[:at], *ops[at + size :]]))
                 if 0 < weight(candidate) < len(ops) and self._test(candidate):
                     module, helped = candidate, True
                 else:
@@ -74,9 +74,12 @@ class Reduction:
             size = max(1, size // 2)
 
     def _all_of(self, module: Module, step: Step) -> Module:
-        """Apply candidates of one kind until none is accepted."""
+        """Apply candidates of one kind until none is accepted. One may turn out to be the module as
+        it is, which gets nowhere: what it made smaller can follow from something else."""
         while True:
-            found = next((c for c in step(module) if self._test(c)), None)
+            here = _text(module)
+            made = map(named_in, step(module))
+            found = next((c for c in made if _text(c) != here and self._test(c)), None)
             if found is None:
                 return module
             module = found

@@ -118,7 +118,11 @@ def _resized(module: Module, size: int, new: int, multiples: bool) -> Module | N
 
 
 def plainer_attributes(module: Module) -> Iterator[Module]:
-    """An attribute left at its default, where it has one."""
+    """An attribute of the module left out, or one of an op at its default, where it has one."""
+    for key in module.attrs:
+        if key != "stage":
+            left = {k: v for k, v in module.attrs.items() if k != key}
+            yield replace(module, attrs=MappingProxyType(left))
     for at, op in enumerate(module.body.ops):
         known = OPS[op.name].attrs if op.name in OPS else {}
         for key in op.attrs:
