@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
 import re
 import subprocess
 import sys
@@ -42,3 +45,18 @@ def test_the_ten_line_pass_saves_cycles(tmp_path: Path) -> None:
     cycles = [int(line.split()[1]) for line in lines]
     assert [line.split()[0] for line in lines] == ["canonicalize", "merge-matmuls"]
     assert cycles[1] < 0.8 * cycles[0]
+
+
+def test_every_cell_of_the_notebook_runs() -> None:
+    cells = json.loads((EXAMPLES / "tour.ipynb").read_text("utf-8"))["cells"]
+    names: dict[str, object] = {"__name__": "notebook"}
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        for cell in cells:
+            if cell["cell_type"] == "code":
+                assert cell["outputs"] == [], "outputs are not kept: they would drift"
+                exec(compile("".join(cell["source"]), cell["id"], "exec"), names)
+    told = out.getvalue()
+    assert "272 bytes a cycle" in told and "| kernel | before | after |" in told
+    totals = [names[n].total_cycles for n in ("result", "other", "on_faster")]  # type: ignore[attr-defined]
+    assert totals[2] < totals[0] != totals[1]
+    assert names["verdict"].wrong == ""  # type: ignore[attr-defined]
