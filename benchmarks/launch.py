@@ -50,9 +50,13 @@ class Phase:
 
 
 def phase_of(program: spyrec.Program, device: DeviceSpec, published: Published) -> Phase:
-    """Simulate a program as it runs in the published number of jobs, and as it is."""
+    """Simulate a program as it runs in the published number of jobs, and in one. Each kernel is a
+    launch, as it is there."""
+    launches = tuple(replace(launch, joint="") for launch in program.code.launches)
+    alone = replace(program.code, launches=launches)
+
     def jobs(count: int) -> tuple[runtime.Job, ...]:
-        code = runtime.cut(program.code, count)
+        code = runtime.cut(alone, count)
         return runtime.jobs_of(code, count, run(code, device, timing_only=True).launches)
 
     return Phase(published, jobs(published.jobs), jobs(1))

@@ -36,6 +36,7 @@ from .range_scale import RangeScale
 from .registry import PASSES, with_plugins
 from .residency import RingRelayout
 from .scratchpad import Scratchpad
+from .share_launches import ShareLaunches
 from .stick_layout import StickLayout
 from .tiling import Tiling
 
@@ -66,6 +67,7 @@ PIPELINE: Pipeline = (
     LowerTiles(),  # loops and loads become explicit
     Scratchpad(),  # every buffer is known now
     HbmPlan(),  # as is what lives in card memory
+    ShareLaunches(),  # the plan is final
 )
 
 BASELINE: Pipeline = (
@@ -103,7 +105,7 @@ PLANNERS: Mapping[str, Pipeline] = MappingProxyType({"joint": PIPELINE, "baselin
 
 DEVICE_PASSES: tuple[type[Pass], ...] = (
     MergeMoves, Fuse, StickLayout, Improve, CoreAllocation, RingRelayout, Tiling, LowerTiles,
-    Scratchpad, HbmPlan,
+    Scratchpad, HbmPlan, ShareLaunches,
 )  # fmt: skip
 
 BASELINE_PASSES: tuple[type[Pass], ...] = (

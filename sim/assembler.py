@@ -36,6 +36,7 @@ from .isa import (
     Bucket,
     Buffer,
     Instr,
+    Joint,
     Kernel,
     Launch,
     Loop,
@@ -164,7 +165,9 @@ def _launch(node: Node, kernels: Sequence[Kernel]) -> Launch:
             line_of(node),
         )
     after = integers(only(node, "after"))
-    return Launch(number, tuple(args), after, only(node, "early") is not None, _notes(node))
+    early, meets = (only(node, word) is not None for word in ("early", "meet"))
+    joint: Joint = "meet" if meets else ""
+    return Launch(number, tuple(args), after, early, _notes(node), joint=joint)
 
 
 def _bucket(node: Node) -> Bucket:

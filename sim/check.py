@@ -14,6 +14,7 @@ from .device import DeviceSpec
 from .errors import HazardError, SimulationError
 from .expand import KernelPlan, expand
 from .isa import UNITS, Instr, Kernel, Program, launched
+from .joint import code_bytes, shared
 from .wellformed import Limits, check_program
 from .work import check_work
 
@@ -86,6 +87,7 @@ def refuse(findings: tuple[Finding, ...]) -> None:
 def _hazards(
     program: Program, device: DeviceSpec, plans: dict[int, KernelPlan], races: Races
 ) -> Iterator[Finding]:
+    yield from _too_long(program, device)
     stuck = False
     order = Order(device.cores.count, list(plans.values()), races.visit)
     for index, launch in enumerate(program.launches):
@@ -112,6 +114,25 @@ def _hazards(
             lost.setdefault(access.site, (access, what))
         for access, what in lost.values():
             yield Finding("lost", f"{_place(access, program)} writes {what}")
+
+
+def _too_long(program: Program, device: DeviceSpec) -> Iterator[Finding]:
+    """Launches of several kernels that the program region does not hold."""
+    known: dict[int, int] = {}
+    room = device.lx.reserved_bytes
+    for first, launches in shared(program):
+        if len(launches) == 1:
+            continue
+        for number in {launch.kernel for launch in launches} - known.keys():
+            known[number] = code_bytes(program.kernels[number], device)
+        taken = sum(known[launch.kernel] for launch in launches)
+        if taken > room:
+            yield Finding(
+                "capacity",
+                f"launches {first} to {first + len(launches) - 1} are joined: their kernels take "
+                f"{taken} bytes of the program region, there are {room}; let one of them be a "
+                "launch of its own",
+            )
 
 
 def _declared(kernel: Kernel, device: DeviceSpec) -> Iterator[Finding]:

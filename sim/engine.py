@@ -20,6 +20,7 @@ from .cost import SHARE
 from .device import DeviceSpec
 from .expand import KernelPlan, Step, expand
 from .isa import GO, UNITS, Program, launched
+from .joint import meet_cycles, switched, switches
 from .ring import Ring
 from .shortcut import SHORTCUTS, Shortcut, Shortcuts
 from .stats import LaunchStats, Observer, bound
@@ -108,6 +109,9 @@ class Engine:
         self.plans: dict[int, KernelPlan] = {} if plans is None else plans
         self._keeps_all = plans is not None
         self._last = {launch.kernel: i for i, launch in enumerate(program.launches)}
+        self._switches = switches(program)
+        self._switched: dict[int, KernelPlan] = {}  # kernels as they run behind another program
+        self._meet_cycles = meet_cycles(device)
         self._heap: list[Event] = []
         self._sequence = count(1).__next__
         self._ready: deque[Queue] = deque()
@@ -321,12 +325,14 @@ class Engine:
 
     def _schedule_go(self, flight: InFlight, now: int) -> None:
         """GO rises ``start_cycles`` after the last launch it depends on, or after it opened when it
-        depends on none; never before it opened."""
-        after = [self.stats[i] for i in self._program.launches[flight.index].after]
+        depends on none; never before it opened. Where cores only meet it takes as long as that."""
+        launch = self._program.launches[flight.index]
+        after = [self.stats[i] for i in launch.after]
         ends = [stats.end_cycle for stats in after if stats is not None]
         if flight.go is not None or len(ends) < len(after):
             return
-        flight.go = max(now, max(ends, default=now) + self._device.launch.start_cycles)
+        start = self._meet_cycles if launch.joint else self._device.launch.start_cycles
+        flight.go = max(now, max(ends, default=now) + start)
         heappush(self._heap, (flight.go, self._sequence(), flight, RAISE_GO, False))
 
     def _raise_go(self, flight: InFlight | None) -> None:
@@ -365,13 +371,18 @@ class Engine:
         kernel = launch.kernel
         plan = self.plans.get(kernel) or expand(self._program.kernels[kernel], self._device)
         self.plans[kernel] = plan
+        if self._switches[index]:
+            later = self._switched.get(kernel) or switched(plan, self._device.sfp.switch_cycles)
+            self._switched[kernel] = plan = later
         self._forget(index)
         return InFlight(index, replace(plan, kernel=launched(plan.kernel, launch)), self._half)
 
     def _forget(self, index: int) -> None:
         kernel = self._program.launches[index].kernel
-        if self._last[kernel] == index and not self._keeps_all:
-            self.plans.pop(kernel, None)
+        if self._last[kernel] == index:
+            self._switched.pop(kernel, None)
+            if not self._keeps_all:
+                self.plans.pop(kernel, None)
 
     def _stats(self, flight: InFlight, now: int) -> LaunchStats:
         plan = flight.plan
@@ -399,4 +410,5 @@ class Engine:
             ring_bytes=plan.ring_bytes,
             lx_peak_bytes=plan.kernel.lx_bytes,
             bound=bound(now - go, busiest, bus_cycles),
+            joint=self._program.launches[flight.index].joint,
         )

@@ -116,17 +116,24 @@ def _flatten(
 def _switches(sites: list[Site], order: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Steps at which the vector unit takes up another micro-program than it ran last. What only
     finishes lanes that were folded belongs to the program that folded them."""
-    runs = [
-        (*(per_core(site.instr.imm.get(k, 0), 1)[0, 0] for k in ("program", "reduce")),)
-        if site.instr.op == "vec" and not _finishes(site.instr) else None
-        for site in sites
-    ]  # fmt: skip
+    runs = [taken_up(site.instr) for site in sites]
     numbers = {program: i for i, program in enumerate(dict.fromkeys(p for p in runs if p))}
     taken = np.array([numbers[p] if p else -1 for p in runs], np.int64)[order]
     at = np.flatnonzero(taken >= 0)
     switched = np.zeros(len(order), np.bool_)
     switched[at[1:]] = taken[at[1:]] != taken[at[:-1]]
     return switched
+
+
+def taken_up(instr: Instr) -> tuple[int, int] | None:
+    """The number of the micro-program that the vector unit must have taken up for an instruction,
+    and its kind of reduction; None where any will do."""
+    if instr.op != "vec" or _finishes(instr):
+        return None
+    program, reduce = (
+        int(per_core(instr.imm.get(name, 0), 1)[0, 0]) for name in ("program", "reduce")
+    )
+    return program, reduce
 
 
 def _finishes(instr: Instr) -> bool:

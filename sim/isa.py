@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, get_args
 
 Num = int | tuple[int, ...]  # one value for all cores, or one for each
 Space = Literal["hbm", "lx", "acc"]
@@ -23,6 +23,8 @@ MAX_DIMS = 6  # iteration dimensions of one instruction
 MAX_LOOPS = 6  # nesting depth of counted loops
 MAX_OPERANDS = 8
 GO = 0  # token 0 of every launch: the launches it depends on have finished; a level, never consumed
+Joint = Literal["", "meet"]
+JOINTS: tuple[Joint, ...] = get_args(Joint)
 STICK = 128  # bytes
 LANES = 64  # elements the vector unit handles as one group: 1 stick of 16-bit, 2 of 32-bit elements
 
@@ -384,7 +386,11 @@ class Launch:
     start instructions that do not wait for GO while the previous launch still runs (the planner
     proved the scratchpads disjoint). ``notes``: provenance of this launch in place of the kernel's,
     note by note; empty when the kernel's own hold. ``tensors``: for each tensor that the kernel's
-    claims number, its index in the program."""
+    claims number, its index in the program.
+
+    ``joint``: "" for a launch that the device starts. "meet": its program came with that of the
+    launch before, whose cores meet when all have finished and go on by themselves; it has
+    counters of its own, as any launch, and depends on the one before alone."""
 
     kernel: int
     args: tuple[tuple[str, int], ...] = ()
@@ -392,6 +398,7 @@ class Launch:
     early: bool = False
     notes: tuple[Note, ...] = ()
     tensors: tuple[int, ...] = ()
+    joint: Joint = ""
 
 
 @dataclass(frozen=True)

@@ -127,8 +127,8 @@ def _launch(launch: Launch, kernels: Sequence[Kernel]) -> Iterator[str]:
         for symbol, (buffer, offset) in zip(kernel.params, launch.args, strict=True)
     )
     after = f" after {_comma(launch.after)}" if launch.after else ""
-    early = " early" if launch.early else ""
-    yield f"launch {_name('@', kernel.name)} ({args}){after}{early}{' {' if launch.notes else ''}"
+    how = (" early" if launch.early else "") + (f" {launch.joint}" if launch.joint else "")
+    yield f"launch {_name('@', kernel.name)} ({args}){after}{how}{' {' if launch.notes else ''}"
     if launch.notes:
         yield from _notes(launch.notes)
         yield "}"

@@ -36,6 +36,7 @@ from .elf import Bytes, Rela, Shape, Symbol
 from .encoding import Encoded, decode_kernel, encode_kernel
 from .errors import ObjectError
 from .isa import (
+    JOINTS,
     MICRO_OPS,
     STICK,
     Bucket,
@@ -421,7 +422,8 @@ def _read_buckets(section: memoryview, buffers: Sequence[Buffer]) -> tuple[Bucke
 
 
 def _launches(program: Program) -> tuple[bytes, list[Rela]]:
-    """Each launch: kernel, flags, arguments, launches to wait for, notes; then a slot of 8 bytes
+    """Each launch: kernel, flags (bit 0: early, above: the number of its joint), arguments,
+    launches to wait for, notes; then a slot of 8 bytes
     for each argument, into which a relocation puts the address."""
     number = {b.name: i for i, b in enumerate(program.buffers, len(program.kernels) + 1)}
     out = Pack()
@@ -429,7 +431,7 @@ def _launches(program: Program) -> tuple[bytes, list[Rela]]:
     out.u32(len(program.launches))
     for launch in program.launches:
         counts = len(launch.args), len(launch.after), len(launch.notes)
-        out.u32(launch.kernel, int(launch.early), *counts)
+        out.u32(launch.kernel, launch.early | JOINTS.index(launch.joint) << 1, *counts)
         out.u32(*launch.after)
         out.align()
         for name, offset in launch.args:
@@ -445,14 +447,15 @@ def _read_launches(
     relas = iter(elf.unpack_relas(sections[".rela.launches"]))
     launches: list[Launch] = []
     for _ in range(table.count(20)):
-        kernel, early, n_args, n_after, n_notes = (table.u32() for _ in range(5))
-        if early > 1:
-            raise table.error(f"flags {early} are not known")
+        kernel, flags, n_args, n_after, n_notes = (table.u32() for _ in range(5))
+        if flags >> 1 >= len(JOINTS):
+            raise table.error(f"flags {flags} are not known")
         after = tuple(table.u32() for _ in range(n_after))
         table.skip_to(8)
         args = tuple(_read_arg(table, relas, buffers, kernels) for _ in range(n_args))
         own = tuple(_read_note(notes) for _ in range(n_notes))
-        launches.append(Launch(kernel, args, after, bool(early), own))
+        joint = JOINTS[flags >> 1]
+        launches.append(Launch(kernel, args, after, bool(flags & 1), own, joint=joint))
     for reader in (table, notes):
         reader.finish()
     if next(relas, None) is not None:

@@ -12,7 +12,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from .shortcut_state import Opening, State, capture, counters, dependencies, grow, put_back
+from .shortcut_state import (
+    Opening,
+    State,
+    capture,
+    counters,
+    dependencies,
+    grow,
+    kind,
+    put_back,
+)
 from .stats import LaunchStats
 
 if TYPE_CHECKING:
@@ -150,8 +159,8 @@ class Repeats:
         return launches[index].early if index < len(launches) else None
 
     def _opening(self, index: int, now: int) -> Opening:
-        launch = self._engine._program.launches[index]
-        return launch.kernel, launch.early, dependencies(self._engine, launch.after, now)
+        after = self._engine._program.launches[index].after
+        return kind(self._engine, index), dependencies(self._engine, after, now)
 
     def _follow(self, stretch: Stretch, now: int) -> int:
         """Let the stretch have happened, but for the engine's state; the cycle at its end."""

@@ -10,6 +10,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from .bus import BusState
+from .isa import Joint
 from .ring import RingState
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ Ref = tuple[int, int]  # launch, slot (core and unit)
 Work = tuple[int, int, int, int, int]  # of a Queue: next, busy, due, share, until
 Waiting = tuple[int, int, tuple[int, ...]]  # core, token, slots in turn
 Dependency = tuple[bool, int]  # complete, and its end; or not, and the launch
-Opening = tuple[int, bool, tuple[Dependency, ...]]  # of a launch: kernel, early, what raises GO
+Kind = tuple[int, bool, Joint, bool]  # of a launch: kernel, early, joint, whether it switches
+Opening = tuple[Kind, tuple[Dependency, ...]]  # of a launch, and what raises its GO
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Flight:
     """A launch in flight; ``after``: what raises GO, while ``go`` is None."""
 
     number: int
-    kernel: int
+    kind: Kind
     first: int | None
     go: int | None
     after: tuple[Dependency, ...]
@@ -89,7 +91,7 @@ def _flight(engine: Engine, flight: InFlight, now: int) -> Flight:
     slot = {queue: at for at, queue in flight.queues.items()}
     return Flight(
         flight.index - engine._done,
-        launch.kernel,
+        kind(engine, flight.index),
         None if flight.first is None else flight.first - now,
         None if flight.go is None else flight.go - now,
         dependencies(engine, launch.after, now) if flight.go is None else (),
@@ -108,10 +110,16 @@ def _flight(engine: Engine, flight: InFlight, now: int) -> Flight:
     )  # fmt: skip
 
 
+def kind(engine: Engine, index: int) -> Kind:
+    """What an equal launch has in common with launch ``index``, but for what it waits for."""
+    launch = engine._program.launches[index]
+    return launch.kernel, launch.early, launch.joint, engine._switches[index]
+
+
 def dependencies(engine: Engine, after: tuple[int, ...], now: int) -> tuple[Dependency, ...]:
     """What a launch's GO waits for. An end so long ago that GO need not wait for it is as good as
     any other such."""
-    long_ago = -engine._device.launch.start_cycles
+    long_ago = -max(engine._device.launch.start_cycles, engine._meet_cycles)
     found: set[Dependency] = set()
     for i in after:
         stats = engine.stats[i]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from .isa import Instr, Kernel
+from .isa import Instr, Joint, Kernel
 
 LATENCY_BELOW = 0.5  # no resource busy for half of its time: waiting is what a launch does
 
@@ -21,7 +21,7 @@ class LaunchStats:
     ``bus_busy_cycles``: bus time of its transfers, turnarounds included. ``padded_macs``:
     multiply-accumulates over whole groups of 64 columns. ``ring_bytes``: sent, partial sums
     included. ``lx_peak_bytes``: as planned.
-    ``bound``: see the function of that name.
+    ``bound``: see the function of that name; ``joint``: as in Launch.
     """
 
     index: int
@@ -40,6 +40,7 @@ class LaunchStats:
     ring_bytes: int
     lx_peak_bytes: int
     bound: str
+    joint: Joint = ""
 
     @property
     def cycles(self) -> int:

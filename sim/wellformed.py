@@ -13,6 +13,7 @@ from .device import parse_device
 from .errors import DeviceError, ObjectError
 from .formats import FORMATS
 from .isa import (
+    JOINTS,
     MAX_DIMS,
     MAX_LOOPS,
     MAX_OPERANDS,
@@ -445,6 +446,13 @@ def _check_launch(
     for earlier in launch.after:
         if not 0 <= earlier < number:
             raise ObjectError(f"{what}: it waits for launch {earlier}, which is not an earlier one")
+    if launch.joint not in JOINTS:
+        raise ObjectError(f"{what}: no joint is called {launch.joint!r}")
+    if launch.joint and launch.after != (number - 1,):
+        raise ObjectError(
+            f"{what}: it goes on from the launch before, so it waits for launch {number - 1} "
+            f"alone; it waits for {list(launch.after)}"
+        )
 
 
 def _unique(names: list[str], what: str) -> None:

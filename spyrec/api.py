@@ -431,8 +431,8 @@ def result_of(
         spyrec=__version__, model=code.meta.get("model", ""), device=machine.name,
         numerics=code.meta.get("numerics", ""), total_cycles=totals.cycles, total_us=totals.us,
         clock_mhz=machine.clock_mhz, functional=got is not None, wall_s=round(wall_s, 6),
-        events=ran.events, launch_cycles=totals.launch_cycles, kernels=kernels, host=host,
-        bucket=bucket,
+        events=ran.events, launch_cycles=totals.launch_cycles, meeting_cycles=totals.meeting_cycles,
+        kernels=kernels, host=host, bucket=bucket,
     )
     warnings = (*runtime.overflow_warnings(fed), *runtime.nan_warnings(got or ()))
     outputs = {port.name: array for port, array in got or ()}

@@ -235,7 +235,8 @@ def compile_command(
         target = output or f"{stem}.spx"
         program.save(target)
         kernels = _counted(len(program.code.kernels), "kernel", "kernels")
-        launches = _counted(len(program.code.launches), "launch", "launches")
+        started = sum(not launch.joint for launch in program.code.launches)
+        launches = _counted(started, "launch", "launches")
         click.echo(f"{target}: {kernels}, {launches}{_buckets(program)}")
     if emit_plan is not None:
         files.write_text(emit_plan, json.dumps(program.plan, indent=1) + "\n")

@@ -43,12 +43,13 @@ class Pair(AsJson):
 @dataclass(frozen=True)
 class Comparison(AsJson):
     """``pairs``: in the order of the second run; ``warnings``: why the two may not be comparable.
-    Other numbers are (first run, second run)."""
+    Other numbers are (first run, second run). ``runs``: of kernels; ``idle_cycles``: in which none
+    ran because a launch was starting up or cores were meeting."""
 
     models: tuple[str, str]
     cycles: tuple[int, int]
-    launches: tuple[int, int]
-    launch_cycles: tuple[int, int]
+    runs: tuple[int, int]
+    idle_cycles: tuple[int, int]
     hbm_bytes: tuple[int, int]
     ring_bytes: tuple[int, int]
     lx_peak_bytes: tuple[int, int]
@@ -81,8 +82,8 @@ def compare(a: Report, b: Report) -> Comparison:
     return Comparison(
         models=(a.model, b.model),
         cycles=(a.total_cycles, b.total_cycles),
-        launches=sums(lambda _: 1),
-        launch_cycles=(a.launch_cycles, b.launch_cycles),
+        runs=sums(lambda _: 1),
+        idle_cycles=(a.launch_cycles + a.meeting_cycles, b.launch_cycles + b.meeting_cycles),
         hbm_bytes=sums(lambda k: k.hbm_read_bytes + k.hbm_write_bytes),
         ring_bytes=sums(lambda k: k.ring_bytes),
         lx_peak_bytes=(first, second),

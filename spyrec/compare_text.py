@@ -63,7 +63,9 @@ def _short(name: str) -> str:
 
 def totals(c: Comparison) -> Iterator[tuple[str, str, str, str]]:
     """Of the whole run: name, both numbers, change."""
-    counts = (("cycles", c.cycles), ("launches", c.launches), ("start-up cycles", c.launch_cycles))
+    counts = (
+        ("cycles", c.cycles), ("kernels run", c.runs), ("start-up and meeting", c.idle_cycles),
+    )
     for name, (a, b) in counts:
         yield name, f"{a:,}", f"{b:,}", share(a, b)
     sizes = (

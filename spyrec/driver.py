@@ -24,8 +24,10 @@ from spyrec.passes.pipeline_text import parse_pipeline
 from spyrec.passes.plan import parse_plan
 from spyrec.passes.plan_record import full_plan
 from spyrec.passes.residency import RingRelayout
+from spyrec.passes.share_launches import SHARED
 from spyrec.passes.trial import STEPS_A_SECOND
 from spyrec.settle import Trials
+from spyrec.share import share_launches
 from spyrec.sim.isa import Program
 
 JOINT = "joint"
@@ -75,6 +77,8 @@ def compile_module(
             "its result with --emit ir"
         )
     program = emit_program(final, target, built=built)
+    if final.attrs.get(SHARED):
+        program = share_launches(program, target.device)
     if progress is not None:
         progress("codegen", 1, 1)
     return Compiled(program, final, full_plan(final, target.device.lx.usable_bytes))

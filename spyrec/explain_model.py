@@ -150,7 +150,9 @@ class _Explainer:
         kernels = sorted((self._kernel(g) for g in groups.values()), key=lambda k: -k.cycles)
         total = self.ran.total_cycles
         totals = run_totals(self.ran, [one.row for one in launched], self.device)
-        bounds: dict[str, int] = {"start-up": totals.launch_cycles}
+        bounds: dict[str, int] = {
+            "start-up": totals.launch_cycles, "meeting": totals.meeting_cycles
+        }
         for one in launched:
             bounds[one.row.bound] = bounds.get(one.row.bound, 0) + one.stats.cycles
         shares = {b: _share(n, total) for b, n in sorted(bounds.items(), key=lambda i: -i[1])}
@@ -163,8 +165,9 @@ class _Explainer:
         )
         return Explanation(
             self.code.meta.get("model", ""), self.device.name, self.code.meta.get("numerics", ""),
-            self.device.clock_mhz, total, totals.us, totals.launch_cycles, len(launched), shares,
-            tuple(what_ifs), tuple(chosen(kernels, patterns)),
+            self.device.clock_mhz, total, totals.us, totals.launch_cycles,
+            totals.meeting_cycles, totals.launches, len(launched), shares, tuple(what_ifs),
+            tuple(chosen(kernels, patterns)),
         )
 
     def _launched(self) -> list[_Launched]:
@@ -298,7 +301,7 @@ def one_by_one(code: isa.Program) -> isa.Program:
     for launch in code.launches:
         first.setdefault(launch.kernel, launch)
     launches = tuple(
-        replace(first[kernel], after=(i - 1,) if i else (), early=False)
+        replace(first[kernel], after=(i - 1,) if i else (), early=False, joint="")
         for i, kernel in enumerate(sorted(first))
     )
     return replace(code, launches=launches)

@@ -34,7 +34,8 @@ def explained(told: Explanation, top: int | None, columns: int) -> Iterator[Rend
     told of, None for all. Tables may be wider than ``columns``: no number is cut."""
     yield _text(
         f"{told.model} on {told.device}, {told.numerics}: {told.total_cycles:,} cycles "
-        f"({told.total_us:,.1f} us), {_counted(told.launches, 'launch', 'launches')}", columns
+        f"({told.total_us:,.1f} us), {_counted(told.runs, 'kernel', 'kernels')} "
+        f"in {_counted(told.launches, 'launch', 'launches')}", columns
     )
     shares = ", ".join(f"{bound} {share:.1%}" for bound, share in told.bounds.items() if share)
     yield _text(f"bound by: {shares}", columns)

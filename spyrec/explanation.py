@@ -143,9 +143,10 @@ class KernelExplained:
 
 @dataclass(frozen=True)
 class Explanation(AsJson):
-    """A model. ``launch_cycles``: as in the report; ``bounds``: share of the run by what bounds the
-    kernels, and "start-up"; ``what_ifs``: of the whole run, the largest gain first; ``kernels``:
-    the longest first."""
+    """A model. ``launch_cycles``, ``meeting_cycles``: as in the report; ``launches``: how many the
+    device starts, ``runs``: of kernels, in these launches; ``bounds``: share of the run by what
+    bounds the kernels, "start-up" and "meeting"; ``what_ifs``: of the whole run, the largest gain
+    first; ``kernels``: the longest first."""
 
     model: str
     device: str
@@ -154,7 +155,9 @@ class Explanation(AsJson):
     total_cycles: int
     total_us: float
     launch_cycles: int
+    meeting_cycles: int
     launches: int
+    runs: int
     bounds: Mapping[str, float]
     what_ifs: tuple[WhatIf, ...]
     kernels: tuple[KernelExplained, ...]

@@ -78,8 +78,10 @@ class KernelRow:
 class Totals:
     """The run as a whole, first start to last end; ``pt_utilisation`` as in KernelRow.
 
-    ``launches``: how many; ``launch_cycles``: core cycles in which no kernel ran because the next
-    one was starting up. They and the kernels' own cycles make up ``cycles`` unless kernels overlap.
+    ``launches``: how many the device started; ``launch_cycles``: core cycles in which no kernel ran
+    because the next one was starting up; ``meetings``: kernels that went on in the launch of the
+    one before, ``meeting_cycles``: those in which none ran because the cores were meeting. These
+    cycles and the kernels' own make up ``cycles`` unless kernels overlap.
     """
 
     cycles: int
@@ -88,6 +90,9 @@ class Totals:
     launches: int = 0
     launch_cycles: int = 0
     launch_us: float = 0.0
+    meetings: int = 0
+    meeting_cycles: int = 0
+    meeting_us: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -114,9 +119,9 @@ class BucketUse:
 class Report(AsJson):
     """A run: what ran where, its totals and its kernels in launch order.
 
-    ``launch_cycles``: as in Totals. ``wall_s``: seconds the simulation itself took; ``events``:
-    those the engine handled. ``host``: what launching takes beside, when that was asked for.
-    ``bucket``: None of a program without buckets.
+    ``launch_cycles``, ``meeting_cycles``: as in Totals. ``wall_s``: seconds the simulation
+    itself took; ``events``: those the engine handled. ``host``: what launching takes beside, when
+    that was asked for. ``bucket``: None of a program without buckets.
     """
 
     spyrec: str
@@ -130,6 +135,7 @@ class Report(AsJson):
     wall_s: float
     events: int
     launch_cycles: int
+    meeting_cycles: int
     kernels: tuple[KernelRow, ...]
     host: HostTime | None = None
     bucket: BucketUse | None = None
@@ -157,20 +163,26 @@ def run_totals(result: RunResult, kernels: Sequence[KernelRow], device: DeviceSp
     """Totals over all launches."""
     floor_us = sum(k.compute_floor_us * k.count for k in kernels)
     us = device.us(result.total_cycles)
-    idle = _idle_cycles(result.launches)
+    starting, meeting = _idle_cycles(result.launches)
+    joined = sum(bool(stats.joint) for stats in result.launches)
     return Totals(
-        result.total_cycles, us, floor_us / us if us else 0.0, len(result.launches), idle,
-        device.us(idle),
+        result.total_cycles, us, floor_us / us if us else 0.0, len(result.launches) - joined,
+        starting, device.us(starting), joined, meeting, device.us(meeting),
     )
 
 
-def _idle_cycles(launches: Sequence[LaunchStats]) -> int:
-    """Cycles up to the last end that lie in no launch's span from GO to end."""
-    idle = until = 0
+def _idle_cycles(launches: Sequence[LaunchStats]) -> tuple[int, int]:
+    """Cycles up to the last end that lie in no launch's span from GO to end: before launches that
+    the device started, and before those that were joined to one."""
+    starting = meeting = until = 0
     for stats in sorted(launches, key=lambda s: s.go_cycle):
-        idle += max(0, stats.go_cycle - until)
+        idle = max(0, stats.go_cycle - until)
+        if stats.joint:
+            meeting += idle
+        else:
+            starting += idle
         until = max(until, stats.end_cycle)
-    return idle
+    return starting, meeting
 
 
 def _row(kernel: Kernel, device: DeviceSpec, stats: LaunchStats) -> KernelRow:

@@ -6,12 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
+from spyrec.backend.joints import Joints
 from spyrec.backend.program import emit_program
 from spyrec.backend.shared import Built
 from spyrec.ir.core import Module, Op
 from spyrec.ir.errors import CapacityError, PassError
 from spyrec.memo import Memo
 from spyrec.passes.manager import Target
+from spyrec.passes.share_launches import SHARED
 from spyrec.passes.trial import BUILD_STEPS, KernelTrial, Trial, decided
 from spyrec.sim.isa import Program
 from spyrec.sim.run import run
@@ -23,7 +25,10 @@ Finish = Callable[[Module], Module]
 @dataclass
 class Trials:
     """``finish``: the passes that are left. ``built``: kernels that trials have built, which the
-    program itself need not build again. ``memo``: trials of earlier compilations."""
+    program itself need not build again. ``memo``: trials of earlier compilations.
+
+    Where kernels may share launches they do so by price in a trial: other ways are only tried when
+    the plan is final."""
 
     finish: Finish
     target: Target
@@ -47,6 +52,9 @@ class Trials:
             program = emit_program(final, self.target, built=self.built, weights=False)
         except (CapacityError, PassError):  # a pin that only the whole module can obey, too
             return None
+        if final.attrs.get(SHARED):
+            joints = Joints(program, self.target.device)
+            program = joints.cheapest(joints.priced())
         ran = run(program, self.target.device, timing_only=True)
         ops = [op for op in final.body.ops if op.name == "kernel"]
         kernels = tuple(

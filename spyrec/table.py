@@ -30,8 +30,12 @@ def kernel_table(kernels: Sequence[KernelRow], totals: Totals, columns: int) -> 
     rows = [_kernel(k, totals) for k in longest[:MAX_ROWS]]
     if rest := longest[MAX_ROWS:]:
         rows.append(_sum(f"{len(rest)} more", rest, totals))
-    if totals.launch_cycles:
-        rows.append(_start_up(totals))
+    for name, count, cycles, us in (
+        ("launch start-up", totals.launches, totals.launch_cycles, totals.launch_us),
+        ("meeting of cores", totals.meetings, totals.meeting_cycles, totals.meeting_us),
+    ):
+        if cycles:
+            rows.append(_between(name, count, cycles, us, totals))
     last = _total(kernels, totals)
     widths = [max(map(len, column)) for column in zip(HEADINGS, *rows, last, strict=True)]
     room = max(columns - sum(widths[1:]) - GAP * len(widths[1:]), MIN_NAME)
@@ -71,11 +75,10 @@ def _sum(name: str, kernels: Sequence[KernelRow], totals: Totals) -> Cells:
     return (name, count, f"{cycles:,}", f"{us:,.1f}", share, "", "", hbm, ring, lx, "")
 
 
-def _start_up(totals: Totals) -> Cells:
-    """What starting up takes in all, shown as that of one launch."""
-    n = totals.launches
-    cycles, us = f"{totals.launch_cycles / n:,.0f}", f"{totals.launch_us / n:,.1f}"
-    return ("launch start-up", str(n), cycles, us, _share(totals.launch_cycles, totals), *[""] * 6)
+def _between(name: str, count: int, cycles: int, us: float, totals: Totals) -> Cells:
+    """What starting launches up, or meeting, takes in all, shown as that of one."""
+    each = f"{cycles / count:,.0f}", f"{us / count:,.1f}"
+    return (name, str(count), *each, _share(cycles, totals), *[""] * 6)
 
 
 def _total(kernels: Sequence[KernelRow], totals: Totals) -> Cells:

@@ -31,6 +31,7 @@ from spyrec.passes.improve import Improve
 from spyrec.passes.manager import Pass, Pipeline, Target, run_pipeline
 from spyrec.passes.pipeline import PIPELINE
 from spyrec.passes.range_scale import RangeScale
+from spyrec.passes.share_launches import ShareLaunches
 from spyrec.passes.stick_layout import StickLayout
 from spyrec.passes.tiling import Tiling
 from spyrec.progress import Progress, silent
@@ -221,11 +222,12 @@ def _dtypes(module: Module) -> list[DType]:
 
 def _passes(case: Case) -> Pipeline:
     """The usual pipeline with the case's decisions; values do not matter to time, so no trial run
-    looks at their range, and no search looks for decisions other than those that were measured."""
+    looks at their range, no search looks for decisions other than those that were measured, and
+    each kernel is a launch, as it was there."""
     out: list[Pass] = []
     for step in PIPELINE:
         match step:
-            case RangeScale() | Improve():
+            case RangeScale() | Improve() | ShareLaunches():
                 continue
             case Fuse() if case.between:
                 out.append(replace(step, join=False))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from spyrec.sim.formats import FORMATS
 from spyrec.sim.isa import (
+    JOINTS,
     MAX_DIMS,
     MAX_LOOPS,
     MICRO_OPS,
@@ -18,6 +19,7 @@ from spyrec.sim.isa import (
     Buffer,
     Guard,
     Instr,
+    Joint,
     Kernel,
     Launch,
     Limit,
@@ -236,7 +238,8 @@ def programs(draw: st.DrawFn) -> Program:
         after = tuple(draw(st.lists(earlier, max_size=2 if launches else 0)))
         count = len(own_kernels[kernel].notes) * draw(st.integers(0, 1))
         notes = tuple(draw(st.lists(NOTES, min_size=count, max_size=count)))
-        launches.append(Launch(kernel, tuple(args), after, draw(st.booleans()), notes))
+        joint: Joint = draw(st.sampled_from(JOINTS)) if after == (len(launches) - 1,) else ""
+        launches.append(Launch(kernel, tuple(args), after, draw(st.booleans()), notes, joint=joint))
     return Program(own_kernels, own_buffers, tuple(launches), "", draw(METAS))
 
 
@@ -244,7 +247,7 @@ def programs(draw: st.DrawFn) -> Program:
 def bucketed(draw: st.DrawFn) -> Program:
     """A program whose launches, each waiting for none before it, are dealt out to buckets."""
     whole = draw(programs())
-    launches = tuple(replace(x, after=()) for x in whole.launches)
+    launches = tuple(replace(x, after=(), joint="") for x in whole.launches)
     names = draw(st.lists(NAMES, min_size=1, max_size=3, unique=True))
     cuts = sorted(draw(st.lists(
         st.integers(0, len(launches)), min_size=len(names) - 1, max_size=len(names) - 1)))

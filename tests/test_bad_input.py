@@ -285,7 +285,8 @@ def test_plans_and_pipelines_nested_without_end(desk: Path, stderr: Run) -> None
 
 def test_pipelines_in_a_wrong_order(desk: Path, stderr: Run) -> None:
     order = (
-        "fuse, stick-layout, core-allocation, ring-relayout, tiling, lower-tiles, scratchpad, hbm"
+        "fuse, stick-layout, core-allocation, ring-relayout, tiling, lower-tiles, scratchpad, hbm, "
+        "share-launches"
     )
     assert stderr("compile", "dense.onnx", "--passes", "decompose,fuse,tiling") == [
         "spyrec: pass tiling builds on stick-layout, core-allocation, ring-relayout, which the "

@@ -107,8 +107,8 @@ def test_the_report_has_exactly_the_promised_fields(spx: str) -> None:
     report = json.loads(Path("report.json").read_text("utf-8"))
     assert list(report) == [
         "spyrec", "model", "device", "numerics", "total_cycles", "total_us", "clock_mhz",
-        "functional", "wall_s", "events", "launch_cycles", "kernels", "host",
-        "bucket",
+        "functional", "wall_s", "events", "launch_cycles", "meeting_cycles",
+        "kernels", "host", "bucket",
     ]
     assert report["host"] is None
     again = spyrec.simulate(spyrec.load(spx)).report()

@@ -104,7 +104,7 @@ def test_every_cycle_is_in_some_row(reports: Path) -> None:
         told = [n for p in found.pairs for n in p.names[side].split("+") if n != "-"]
         assert sorted(told) == sorted(k.name for k in report.kernels)
     assert found.cycles == (a.total_cycles, b.total_cycles)
-    assert found.launches == (45, 17)
+    assert found.runs == (45, 17)
 
 
 def test_all_figures_as_json(reports: Path, tmp_path: Path) -> None:

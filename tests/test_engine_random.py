@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from small_machine import SMALL, Recorder, acc, hbm, kernel, lx, op, program
 
 from spyrec.sim.engine import Engine
-from spyrec.sim.isa import Kernel, Launch, Limit, Loop, Program, Rotate, Signal
+from spyrec.sim.isa import JOINTS, Joint, Kernel, Launch, Limit, Loop, Program, Rotate, Signal
 from spyrec.sim.run import run
 from spyrec.sim.trace import ChromeTrace
 
@@ -48,8 +48,10 @@ def programs(draw: st.DrawFn) -> Program:
     for index in range(draw(st.integers(1, 5))):
         number = draw(st.integers(0, len(kernels) - 1))
         after = draw(st.sets(st.integers(0, index - 1), max_size=2)) if index else set()
+        joint: Joint = draw(st.sampled_from(JOINTS)) if after == {index - 1} else ""
         args = tuple((s, 0) for s in p.kernels[number].params)
-        launches.append(Launch(number, args, tuple(sorted(after)), draw(st.booleans())))
+        early = draw(st.booleans())
+        launches.append(Launch(number, args, tuple(sorted(after)), early, joint=joint))
     return replace(p, launches=tuple(launches))
 
 

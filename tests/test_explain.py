@@ -128,12 +128,17 @@ def test_times_are_those_of_the_report(told: Explanation, program: api.Program) 
     ran = spyrec.simulate(program, timing_only=True)
     assert told.total_cycles == ran.total_cycles
     assert told.launch_cycles == ran.facts.launch_cycles
-    assert told.launches == sum(k.count for k in told.kernels) == sum(r.count for r in ran.kernels)
+    assert told.meeting_cycles == ran.facts.meeting_cycles
+    assert told.runs == sum(k.count for k in told.kernels) == sum(r.count for r in ran.kernels)
+    assert told.launches == ran.totals.launches
     assert sum(k.cycles for k in told.kernels) == sum(r.count * r.cycles for r in ran.kernels)
     assert sum(told.bounds.values()) == pytest.approx(1)
     for bound, share in told.bounds.items():
         cycles = sum(r.count * r.cycles for r in ran.kernels if r.bound == bound)
-        assert share * ran.total_cycles == pytest.approx(cycles or ran.facts.launch_cycles)
+        waited = {
+            "start-up": ran.facts.launch_cycles, "meeting": ran.facts.meeting_cycles
+        }.get(bound, 0)
+        assert share * ran.total_cycles == pytest.approx(cycles + waited)
     times = [k.cycles for k in told.kernels]
     assert times == sorted(times, reverse=True)
 
@@ -141,7 +146,7 @@ def test_times_are_those_of_the_report(told: Explanation, program: api.Program) 
 def test_equal_kernels_are_told_of_once() -> None:
     program = spyrec.compile(layers(5))
     five = spyrec.explain(program)
-    assert five.launches == 5
+    assert five.runs == 5
     assert sorted(k.count for k in five.kernels) == [1, 1, 3]
     names = sorted(n for k in five.kernels for n in k.launches)
     assert names == sorted(program.plan["kernels"])
@@ -381,14 +386,15 @@ KERNEL = KernelExplained(
     (Gain("memory bandwidth x 2", 2513, 1928, 0.434), Gain("ring x 2", 4441, 0, 0.0)),
 )  # fmt: skip
 WHOLE = Explanation(
-    "m.onnx", "spyre", "dl16", 1100, 44000, 40.0, 2200, 2, {"memory": 0.95, "start-up": 0.05},
+    "m.onnx", "spyre", "dl16", 1100, 44000, 40.0, 2200, 0, 2, 2,
+    {"memory": 0.95, "start-up": 0.05},
     (WhatIf("launch start-up 0", 41800, 2200, 0.05, {"launch.start_cycles": 0}),
      WhatIf("ring x 2", 44044, -44, -0.001, {"ring.bytes_per_cycle": 256})),
     (KERNEL, replace(KERNEL, name="k2", cycles=0, share=0.0, over_floor=None, alternatives=())),
 )  # fmt: skip
 
 GOLDEN = """\
-m.onnx on spyre, dl16: 44,000 cycles (40.0 us), 2 launches
+m.onnx on spyre, dl16: 44,000 cycles (40.0 us), 2 kernels in 2 launches
 bound by: memory 95.0%, start-up 5.0%
 
 kernel          count  cycles  share  bound   x floor  helps most

@@ -15,6 +15,7 @@ from small_models import module, run_program
 import spyrec
 from benchmarks import exhaustive
 from spyrec import cli
+from spyrec.backend.joints import Joints
 from spyrec.driver import Compiled, compile_module, finished
 from spyrec.ir.core import Module, Value
 from spyrec.ir.errors import SpyrecError
@@ -50,6 +51,13 @@ def cycles(done: Compiled, target: Target = REDUCED) -> int:
     return run(done.program, target.device, timing_only=True).total_cycles
 
 
+def tried_cycles(done: Compiled) -> int:
+    """As trials count: launches are shared by price."""
+    joints = Joints(done.program, REDUCED.device)
+    way = joints.cheapest(joints.priced())
+    return run(way, REDUCED.device, timing_only=True).total_cycles
+
+
 def trials(target: Target = REDUCED) -> Trials:
     return Trials(partial(finished, exhaustive.AFTER, target), target)
 
@@ -63,8 +71,9 @@ def test_a_plan_by_price_is_bettered_and_what_for_is_told() -> None:
     before = compile_module(m, REDUCED, plan_budget=0)
     after = compile_module(m, REDUCED, plan_budget=1)
     told = after.plan["why"]["improve"]
-    assert told["first_cycles"] == cycles(before) > 1.05 * cycles(after)
-    assert told["cycles"] == cycles(after)
+    assert told["first_cycles"] == tried_cycles(before)
+    assert told["cycles"] == tried_cycles(after)
+    assert cycles(before) > 1.05 * cycles(after)
     made = [k["why"]["improve"]["made"] for k in after.plan["kernels"].values()]
     assert any(made)
     assert all(m["then"] < m["cycles"] for moves in made for m in moves)

@@ -262,8 +262,8 @@ FORGERIES = [
         "launch 0: kernel 7 does not exist; the program has 2",
     ),
     (
-        (".launches", 8, "<I", 2),
-        "section .launches, byte 24: flags 2 are not known; the file is damaged",
+        (".launches", 8, "<I", 4),
+        "section .launches, byte 24: flags 4 are not known; the file is damaged",
     ),
     ((".launches", 12, "<I", 2**32 - 1), None),  # arguments
     ((".launches", 16, "<I", 2**32 - 1), None),  # dependencies

@@ -17,13 +17,14 @@ from benchmarks.granite import decoder
 from spyrec import api
 from spyrec.sim.device import DeviceSpec
 from spyrec.sim.engine import Engine
-from spyrec.sim.isa import Instr, Kernel, Launch, Limit, Loop, Program
+from spyrec.sim.isa import JOINTS, Instr, Joint, Kernel, Launch, Limit, Loop, MicroProgram, Program
 from spyrec.sim.shortcut import SHORTCUTS, Shortcut
 from tests.real_models import MODELS, model_path
 
 OTHER_CLOCK = replace(
     SMALL, clock_mhz=1100, ring=replace(SMALL.ring, clock_mhz=1300),
     hbm=replace(SMALL.hbm, side_request_cycles=15, shared_run_cycles=10, together_max=2),
+    sfp=replace(SMALL.sfp, switch_cycles=30), launch=replace(SMALL.launch, start_cycles=10),
 )  # fmt: skip
 
 
@@ -32,17 +33,23 @@ def repeating(draw: st.DrawFn) -> Program:
     """Up to three kernels in a pattern of launches that comes again and again, sometimes with
     another launch in between; dependencies go back up to three launches."""
     p = program(*draw(st.lists(pipelines(), min_size=1, max_size=3)))
+    p = replace(p, kernels=tuple(
+        replace(k, programs=(MicroProgram(1, (float(draw(st.integers(0, 1))),)),))
+        for k in p.kernels
+    ))
     numbers = st.integers(0, len(p.kernels) - 1)
-    entry = st.tuples(numbers, st.booleans(), st.sets(st.integers(1, 3), max_size=2))
+    back = st.sets(st.integers(1, 3), max_size=2) | st.just({1})
+    entry = st.tuples(numbers, st.booleans(), back, st.sampled_from(JOINTS))
     pattern = draw(st.lists(entry, min_size=1, max_size=3))
     order = pattern * draw(st.integers(1, 8))
     for at in draw(st.lists(st.integers(0, len(order)), max_size=2)):
         order.insert(at, draw(entry))
     launches = []
-    for index, (number, early, back) in enumerate(order):
+    for index, (number, early, behind, joint) in enumerate(order):
         args = tuple((s, 0) for s in p.kernels[number].params)
-        after = tuple(sorted(index - b for b in back if b <= index))
-        launches.append(Launch(number, args, after, early))
+        after = tuple(sorted(index - b for b in behind if b <= index))
+        joins: Joint = joint if after == (index - 1,) else ""
+        launches.append(Launch(number, args, after, early, joint=joins))
     return replace(p, launches=tuple(launches))
 
 

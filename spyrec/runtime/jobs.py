@@ -78,10 +78,11 @@ def first_launches(program: Program, jobs: int) -> tuple[int, ...]:
 
 
 def cut(program: Program, jobs: int) -> Program:
-    """The program as it runs in ``jobs`` jobs: no launch begins while another job's still runs."""
+    """The program as it runs in ``jobs`` jobs: no launch begins while another job's still runs, nor
+    is one joined to another job's."""
     first = {*first_launches(program, jobs)}
     launches = tuple(
-        replace(launch, early=False) if i in first and launch.early else launch
+        replace(launch, early=False, joint="") if i in first else launch
         for i, launch in enumerate(program.launches)
     )
     return replace(program, launches=launches)
