@@ -17,7 +17,7 @@ from spyrec.driver import compile_module
 from spyrec.ir.errors import SpyrecError
 from spyrec.ir.tiles import Nest
 from spyrec.passes.allocate import divisions, factorisations
-from spyrec.passes.contract_price import contract_candidates, contract_cost, keepable
+from spyrec.passes.contract_price import contract_costs, tilings
 from spyrec.passes.manager import Target
 from spyrec.sim.device import DeviceSpec, load_device
 from spyrec.sim.run import run
@@ -68,14 +68,13 @@ def tries(shape: tuple[int, int, int], rng: random.Random, device: DeviceSpec) -
     for cut in cuts:
         order = tuple(d for d, p in enumerate(cut) if p > 1)
         divided = Nest(op.with_attrs(parts=cut, core_order=order, grains=grains))
-        for tile, loops in contract_candidates(divided, device):
-            for keep in keepable(divided, tile, loops, room):
-                cost = contract_cost(divided, tile, loops, device, (), keep)
-                found.append((cost, cut, order, tile, loops, keep))
+        ways = tilings(divided, device).with_kept(room)
+        costs = contract_costs(ways, device).tolist()
+        found += [(cost, cut, order, ways, i) for i, cost in enumerate(costs)]
     least = min(cost for cost, *_ in found)
     found = [f for f in found if f[0] <= SLOW * least]
-    for cost, cut, order, tile, loops, keep in rng.sample(found, min(PLANS, len(found))):
-        names = nest.dim_names
+    for cost, cut, order, ways, i in rng.sample(found, min(PLANS, len(found))):
+        names, tile, loops, keep = nest.dim_names, ways.tiles(i), ways.loops(i), ways.kept(i)
         plan = {
             "parts": dict(zip(names, cut, strict=True)), "core_order": [names[d] for d in order],
             "tile": dict(zip(names, tile, strict=True)), "loops": [names[d] for d in loops],

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
-from .digits import Axis, Digit, LayoutError
+from .digits import Axis, Digit, LayoutError, Whole
 from .layout import LaneState, Layout
 
 Side = Literal["along", "across"]
@@ -101,3 +102,24 @@ def resized(layout: Layout, shape: Sequence[int]) -> Layout:
         at = next(i for i, g in enumerate(digits) if g.dim == dim and g.axis == "mem")
         digits[at] = replace(digits[at], size=-(-extent // digits[at].stride))
     return replace(layout, shape=tuple(shape), digits=tuple(digits))
+
+
+def resized_sticks(layout: Layout, shape: Sequence[Whole]) -> Whole:
+    """``resized(layout, shape).sticks``."""
+    units, inner = _blocks(layout)
+    sticks: Any = inner
+    for n, unit in zip(shape, units, strict=True):
+        sticks = sticks * -(-n // unit)
+    return sticks  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=1 << 12)
+def _blocks(layout: Layout) -> tuple[tuple[int, ...], int]:
+    """Elements along each dimension for which a buffer has the same sticks, and how many it has for
+    one such block."""
+    outer: dict[int, Digit] = {}
+    inner = 1
+    for digit in layout.digits:
+        if digit.axis == "mem" and outer.setdefault(digit.dim, digit) is not digit:
+            inner *= digit.size
+    return tuple(outer[d].stride for d in range(len(layout.shape))), inner

@@ -79,7 +79,8 @@ class Op:
 
     def with_attrs(self, **changes: Attr) -> Op:
         """The same op (same results) with some attributes replaced or added."""
-        return replace(self, attrs=MappingProxyType({**self.attrs, **changes}))
+        attrs = MappingProxyType({**self.attrs, **changes})
+        return Op(self.name, self.operands, self.results, attrs, self.regions, self.loc)
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,19 +209,20 @@ def rewrite(module: Module, rule: Rewrite) -> Module:
 
 
 def remap(op: Op, mapped: Mapping[Value, Value]) -> Op:
-    """The op with operands (also inside its regions) replaced as ``mapped`` says."""
-    if not any(v in mapped for v in op.operands) and not op.regions:
+    """The op with operands (also inside its regions) replaced as ``mapped`` says; itself, when it
+    reads none of them."""
+    regions = tuple([_remap_block(r, mapped) for r in op.regions])
+    if regions == op.regions and not any(v in mapped for v in op.operands):
         return op
-    return replace(
-        op,
-        operands=tuple(mapped.get(v, v) for v in op.operands),
-        regions=tuple(_remap_block(r, mapped) for r in op.regions),
-    )
+    operands = tuple([mapped.get(v, v) for v in op.operands])
+    return Op(op.name, operands, op.results, op.attrs, regions, op.loc)
 
 
 def _remap_block(block: Block, mapped: Mapping[Value, Value]) -> Block:
-    ops = tuple(remap(op, mapped) for op in block.ops)
-    return replace(block, ops=ops, results=tuple(mapped.get(v, v) for v in block.results))
+    ops = tuple([remap(op, mapped) for op in block.ops])
+    if ops == block.ops and not any(v in mapped for v in block.results):
+        return block
+    return Block(block.args, ops, tuple([mapped.get(v, v) for v in block.results]))
 
 
 def names(module: Module) -> set[str]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,8 @@ from .errors import ParseError, SpyrecError
 
 Axis = Literal["core", "loop", "mem", "lane"]
 Ints = npt.NDArray[np.int64]
+Whole = TypeVar("Whole", int, Ints)
+"""A whole number, or an array of them that stands for each of its elements."""
 
 AXES: tuple[Axis, ...] = get_args(Axis)
 STICK_BITS = 1024

@@ -177,8 +177,13 @@ class Layout:
     def unit(self, dim: int) -> int:
         """Elements along a dimension that stay together: those in one stick, and at least 64 along
         the stick dimension."""
-        lanes = math.prod(g.size for g in self.nest(dim, "lane"))
-        return max(GROUP, lanes) if dim == self.stick_dim else lanes
+        return self.units[dim]
+
+    @cached_property
+    def units(self) -> tuple[int, ...]:
+        """``unit`` of each dimension."""
+        lanes = [math.prod(g.size for g in self.nest(d, "lane")) for d in range(len(self.shape))]
+        return tuple(max(GROUP, n) if d == self.stick_dim else n for d, n in enumerate(lanes))
 
     @property
     def stick_dim(self) -> int:

@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import prod
+from typing import Any
 
 from .core import Op
+from .digits import Whole
 from .layout import split_points
 
 Row = tuple[int, tuple[int, ...]]
@@ -241,9 +243,14 @@ def clip(box: Box, shape: Sequence[int]) -> Box:
     return tuple(out)
 
 
-def tile_shape(m: Map, tile: Sequence[int]) -> tuple[int, ...]:
+def tile_shape(m: Map, tile: Sequence[Whole]) -> tuple[Whole, ...]:
     """Shape of the window a full tile touches, borders included."""
-    return tuple(s for _, s in window(m, [(0, n) for n in tile]))
+    shape: list[Any] = [1] * len(m)
+    for t, (_, coefs) in enumerate(m):
+        for c, n in zip(coefs, tile, strict=True):
+            if c:
+                shape[t] = shape[t] + abs(c) * (n - 1)
+    return tuple(shape)
 
 
 def spans(m: Map, dim: int) -> bool:

@@ -15,7 +15,7 @@ from spyrec.ir.layout import split_points
 from spyrec.ir.tiles import FACTORS, tile_shape
 from spyrec.sim.device import DeviceSpec
 
-from .contract_price import least_cost
+from .contract_price import least_costs
 from .exchange_price import ring_cycles
 from .homes import align
 from .kernel import GROUP, Box, Map, Nest, clip, padded, rank1, spans, window
@@ -119,10 +119,13 @@ class CoreAllocation:
         busy = busy_cycles(nest, grains, target.device)
 
         def priced(cuts: Sequence[Counts]) -> list[tuple[tuple[float, ...], int, Counts]]:
-            return sorted(
-                (self._cost(nest, c, grains, busy(c), target, owners, outputs), i, c)
-                for i, c in enumerate(cuts)
-            )
+            nests = [replace_parts(nest, c, grains) for c in cuts]
+            works = [busy(c) for c in cuts]
+            if nest.kind == "contract":
+                here = [self._on_chip(cut, owners, outputs, target.device) for cut in nests]
+                works = [*map(max, works, least_costs(nests, target.device, here))]
+            costs = (self._cost(*cut, target, owners) for cut in zip(nests, works, strict=True))
+            return sorted((cost, i, c) for i, (cost, c) in enumerate(zip(costs, cuts, strict=True)))
 
         whole = tuple(1 if d in nest.summed else u for d, u in enumerate(units))
         cuts = sorted(pinned_cuts(nest, whole, budget, factorisations), key=busy)
@@ -156,22 +159,14 @@ class CoreAllocation:
         }  # fmt: skip
 
     def _cost(
-        self,
-        nest: Nest,
-        parts: tuple[int, ...],
-        grains: tuple[int, ...],
-        busy: float,
-        target: Target,
-        owners: Mapping[Value, Boxes],
-        outputs: frozenset[Value],
+        self, cut: Nest, busy: float, target: Target, owners: Mapping[Value, Boxes]
     ) -> tuple[float, ...]:
-        device = target.device
-        local = largest_parts(nest, parts, grains)
+        """What ranks a cut whose fullest core works for ``busy`` cycles."""
+        device, parts = target.device, cut.parts
         bus = link = ring = 0.0
-        cut = replace_parts(nest, parts, grains)
-        for i, (v, m) in enumerate(zip(nest.op.operands, nest.maps, strict=True)):
-            if nest.kind == "move":
-                if len(pieces(nest.op)) <= MANY_PIECES:
+        for i, (v, m) in enumerate(zip(cut.op.operands, cut.maps, strict=True)):
+            if cut.kind == "move":
+                if len(pieces(cut.op)) <= MANY_PIECES:
                     boxes = source_boxes(cut.op, i, cut.core_ranges)
                     if v in owners:
                         ring += exchanged(v, boxes, owners[v], device)
@@ -185,7 +180,7 @@ class CoreAllocation:
             copies = readers // distinct
             if v not in owners:
                 fetches = -(-copies // device.hbm.takers_max)
-                one = bus_cycles(v, m, local, device)
+                one = bus_cycles(v, m, cut.local, device)
                 bus += one * distinct * fetches
                 link += one * device.hbm.bytes_per_cycle / device.hbm.core_bytes_per_cycle
             else:
@@ -194,9 +189,6 @@ class CoreAllocation:
                 ring += exchanged(v, boxes, owners[v], device)
         side = bus * device.hbm.bytes_per_cycle / device.hbm.side_bytes_per_cycle
         side *= min(1.0, device.cores.count // 2 / prod(parts))  # what the first half reads
-        if nest.kind == "contract":
-            here = self._on_chip(cut, owners, outputs, device)
-            busy = max(busy, least_cost(cut, device, here))
         return max(busy, bus, side, link) + ring + 0.01 * (busy + bus), -prod(parts)
 
     def _on_chip(

@@ -1,26 +1,138 @@
-"""What a tile shape costs a matrix kernel, for cutting it into tiles and over cores alike."""
+"""What tile shapes cost a matrix kernel, for cutting it into tiles and over cores alike. Each
+array has an entry for every way to tile it, so that all are priced by a few operations."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property
 from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from spyrec.ir.core import Value
-from spyrec.ir.layout import Layout
-from spyrec.ir.tiles import FACTORS, again, around, kept_trips, tile_shape
+from spyrec.ir.digits import Ints
+from spyrec.ir.tiles import FACTORS, tile_shape
 from spyrec.sim.device import DeviceSpec
 
 from .kernel import GROUP, Map, Nest, padded, spans
 from .pins import Counts, pinned, pinned_keep, pinned_loops
 from .runs import STICK, buffer_sticks, sticks_and_run
 
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
 KEPT = 0.7  # of a scratchpad that factors may take which stay there
 HINDERED = 0.03  # of the shorter of work and transfers is not hidden behind the longer
 LONG = 1024  # inner elements of a tile, with which stores of other tiles hold up no loads
 TURN = 2  # cycles a trip of the innermost loop loses
+KEEPS: tuple[Counts, ...] = ((), (0,), (0, 1), (1,))  # factors that may stay in the scratchpad
+
+
+@dataclass(frozen=True, eq=False)
+class Tilings:
+    """Ways to tile kernels that differ in nothing but how they are cut over cores: tiles, orders
+    of their loops, and factors that stay in the scratchpad. ``nest`` is any of the kernels.
+
+    ``parts``, ``local``, ``tile`` [dimension, way]: into how many parts the cores cut it, elements
+    of the largest part, and of a tile; ``order`` [place, way]: dimensions that may have a loop,
+    outermost first; ``keep`` [factor, way]: whether it stays; ``away`` [end, way]: whether an
+    operand, or a result, counted after them, lies in card memory; ``number`` [way]: grows, and is
+    equal for ways that differ in what they keep only (or that are of one of several kernels).
+    Either all kernels divide what they sum over, or none does.
+    """
+
+    nest: Nest
+    parts: Ints
+    local: Ints
+    tile: Ints
+    order: Ints
+    keep: Bools
+    away: Bools
+    number: Ints
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+    def take(self, which: npt.NDArray[Any]) -> Tilings:
+        """The ways of these numbers, or for which this is true."""
+        return replace(self, **{name: getattr(self, name)[..., which] for name in ARRAYS})
+
+    @cached_property
+    def counts(self) -> Ints:
+        """[place, way]: trips of each loop; 1 where there is none."""
+        return np.take_along_axis(-(-self.local // self.tile), self.order, axis=0)
+
+    def loops(self, way: int) -> Counts:
+        """The dimensions with a loop, outermost first."""
+        places = zip(self.order[:, way].tolist(), self.counts[:, way].tolist(), strict=True)
+        return tuple(d for d, n in places if n > 1)
+
+    def kept(self, way: int) -> Counts:
+        """The factors that stay."""
+        return tuple(np.flatnonzero(self.keep[:, way]).tolist())
+
+    def tiles(self, way: int) -> Counts:
+        """Elements of a tile along each dimension."""
+        return tuple(self.tile[:, way].tolist())
+
+    def varies(self, m: Map) -> Bools:
+        """[place, way]: is there a loop that a tensor varies along?"""
+        return (self.counts > 1) & _spanned(m, self.nest)[self.order]
+
+    def again(self, varies: Bools) -> Bools:
+        """[place, way]: loops around a tile in whose later trips it would be loaded once more. See
+        ``spyrec.ir.tiles.again``."""
+        around = np.logical_or.accumulate(varies[::-1], axis=0)[::-1]
+        return (self.counts > 1) & around & ~varies
+
+    def kept_trips(self, m: Map) -> Ints:
+        """Tiles that have to stay for none to be loaded twice. See
+        ``spyrec.ir.tiles.kept_trips``."""
+        varies = self.varies(m)
+        again = self.again(varies)
+        tiles = np.ones(len(self), np.int64)
+        seen, between, torn = np.zeros((3, len(self)), np.bool_)
+        for mine, other, count in zip(varies[::-1], again[::-1], self.counts[::-1], strict=True):
+            tiles *= np.where(mine & ~seen, count, 1)
+            between |= mine & seen
+            torn |= other & between
+            seen |= other
+        return tiles * (seen & ~torn)
+
+    def kept_bytes(self, factor: int) -> Ints:
+        """Scratchpad bytes of all tiles of a factor that have to stay for none to be loaded twice;
+        0 when none would be."""
+        m = self.nest.maps[factor]
+        return _sizes(self.nest.op.operands[factor], m, self.tile)[0] * self.kept_trips(m)
+
+    def with_kept(self, room: int) -> Tilings:
+        """Each way with whatever factors may stay within ``room`` bytes, none at first."""
+        sizes = [self.kept_bytes(i) for i in range(FACTORS)]
+        pins = pinned_keep(self.nest)
+        if pins is not None:
+            stay = [(size > 0) & (i in pins) for i, size in enumerate(sizes)]
+            return replace(self, keep=np.array(stay))
+        if self.nest.buffers == 1 or self.nest.overlap != "all":
+            return self
+        may = [away & (n > 0) & (n <= room) for n, away in zip(sizes, self.away, strict=False)]
+        every = np.ones(len(self), np.bool_)
+        both = may[0] & may[1] & (sizes[0] + sizes[1] <= room)
+        choices = np.array([every, may[0], both, may[1]])
+        way, choice = np.nonzero(choices.T)
+        table = np.array([[i in keep for keep in KEEPS] for i in range(FACTORS)])
+        return replace(self.take(way), keep=table[:, choice])
+
+
+ARRAYS = ("parts", "local", "tile", "order", "keep", "away", "number")
+
+
+def _spanned(m: Map, nest: Nest) -> Bools:
+    """[dimension]: does a tensor vary along it?"""
+    return np.array([spans(m, d) for d in range(len(nest.extents))], np.bool_)
 
 
 def _cuts(n: int, grain: int = 1) -> list[int]:
@@ -33,19 +145,18 @@ def _cuts(n: int, grain: int = 1) -> list[int]:
     return [min(n, s * grain) for s in sorted(sizes, reverse=True)]
 
 
-def contract_candidates(
-    nest: Nest, device: DeviceSpec, coarse: bool = False
-) -> Iterator[tuple[Counts, Counts]]:
+def tilings(
+    nest: Nest, device: DeviceSpec, coarse: bool = False, resident: Collection[int] = ()
+) -> Tilings:
     """Tile shapes of a matrix kernel whose output fits the accumulators, each with the orders of
-    its loops. ``coarse``: only two steps along the inner dimension, a long and the shortest."""
+    its loops; no factor stays. ``coarse``: only two steps along the inner dimension, a long and
+    the shortest. ``resident``: operands, and results counted after them, that are on chip whatever
+    their types say."""
     n, k, local = nest.stick, nest.k, nest.local
     shared = [d for d in nest.parallel if spans(nest.maps[1], d) and d != n]
     rows = [d for d in sorted(nest.parallel) if d != n and d not in shared]
     outer, inner = rows[:-2], rows[-2:]
     pins = pinned(nest, "tile")
-    base = list(local)
-    for d in shared + outer:
-        base[d] = 1
 
     def cuts(d: int, grain: int = 1) -> list[int]:
         return [pins[d]] if pins[d] else _cuts(local[d], grain)
@@ -54,161 +165,180 @@ def contract_candidates(
         """A long one that leaves room for others, and the least."""
         return sorted({max((s for s in sizes if s <= LONG), default=sizes[-1]), sizes[-1]})
 
-    most = device.pt.acc_groups
-    r1 = inner[-1] if inner else -1
-    r0 = inner[0] if len(inner) == 2 else -1
-    for tn in cuts(n, nest.grain(n)):
-        groups = -(-tn // GROUP)
-        for t1 in cuts(r1) if r1 >= 0 else [1]:
-            if groups * t1 > most:
-                continue
-            for t0 in cuts(r0) if r0 >= 0 else [1]:
-                if groups * t1 * t0 > most:
-                    continue
-                for tk in few(cuts(k, nest.step(k))) if coarse else cuts(k, nest.step(k)):
-                    tile = list(base)
-                    tile[n], tile[k] = tn, tk
-                    if r1 >= 0:
-                        tile[r1] = t1
-                    if r0 >= 0:
-                        tile[r0] = t0
-                    looped = [d for d in range(len(tile)) if -(-local[d] // tile[d]) > 1]
-                    lead = [d for d in looped if d in shared or d in outer]
-                    mid = [d for d in looped if d in inner]
-                    last = [k] if k in looped else []
-                    cols = [n] if n in looped else []
-                    for loops in ((*lead, *cols, *mid, *last), (*lead, *mid, *cols, *last)):
-                        yield tuple(tile), pinned_loops(nest, loops)
-                        if not (cols and mid):
-                            break
+    sizes = {n: cuts(n, nest.grain(n)), **{d: cuts(d) for d in reversed(inner)}}
+    steps = cuts(k, nest.step(k))
+    sizes[k] = few(steps) if coarse else steps
+    grid = dict(zip(sizes, np.meshgrid(*sizes.values(), indexing="ij"), strict=True))
+    fits = -(-grid[n] // GROUP) * prod(grid[d] for d in inner) <= device.pt.acc_groups
+    ways = np.count_nonzero(fits)
+    tile = np.repeat(np.array(local, np.int64)[:, None], ways, axis=1)
+    tile[shared + outer] = 1
+    for d, values in grid.items():
+        tile[d] = values[fits]
+    looped = np.array(local)[:, None] > tile
+    both = looped[n] & looped[inner].any(axis=0)
+    number = np.repeat(np.arange(ways), 1 + both)
+    second = np.diff(number, prepend=-1) == 0
+    lead = sorted(shared + outer)
+    orders = (
+        pinned_loops(nest, dims) for dims in ((*lead, n, *inner, k), (*lead, *inner, n, k))
+    )
+    columns, rest = (np.array(order)[:, None] for order in orders)
+    count = len(number)
+    ends = [v.type.space != "lx" and v.type.size > 1 for v in nest.op.operands]
+    ends += [v.type.space != "lx" for v in nest.op.results]
+    away = [end and i not in resident for i, end in enumerate(ends)]
+    parts, largest, there = (
+        np.repeat(np.array(x)[:, None], count, axis=1) for x in (nest.parts, local, away)
+    )
+    keep = np.zeros((FACTORS, count), np.bool_)
+    order = np.where(second, rest, columns)
+    return Tilings(nest, parts, largest, tile[:, number], order, keep, there, np.arange(count))
 
 
-def _filled(nest: Nest, d: int, tile: int, device: DeviceSpec | None = None) -> float:
-    """Share of whole tiles along a dimension that a core's part fills; of the matrix unit's time on
-    them with its ``device``, which takes rows a pass at a time."""
+def _filled(ways: Tilings, d: int, device: DeviceSpec | None = None) -> Floats:
+    """[way]: share of whole tiles along a dimension that a core's part fills; of the matrix unit's
+    time on them with its ``device``, which takes rows a pass at a time."""
+    nest = ways.nest
     unit = GROUP if d == nest.stick else nest.step(d) if d == nest.k else 1
-    local, units = -(-nest.local[d] // unit), -(-tile // unit)
-    whole, last = divmod(local, units)
+    local, units = -(-ways.local[d] // unit), -(-ways.tile[d] // unit)
+    whole, last = local // units, local % units
     if device is not None and unit == 1 and d in nest.parallel:
         units, last = padded(units, device.pt.rows), padded(last, device.pt.rows)
         local = whole * units + last
-    return local / (units * (whole + (last > 0)))
+    filled: Floats = local / (units * (whole + (last > 0)))
+    return filled
 
 
-def passes(alike: int, device: DeviceSpec) -> int:
+def _trips(ways: Tilings, device: DeviceSpec | None = None) -> Floats:
+    """[place, way]: trips of each loop, the last for what it holds; 1 where there is none."""
+    filled = np.ones(ways.tile.shape)
+    for d in set(ways.order[:, 0].tolist()) if len(ways) else ():
+        filled[d] = _filled(ways, d, device)
+    trips = ways.counts * np.take_along_axis(filled, ways.order, axis=0)
+    return np.where(ways.counts > 1, trips, 1.0)
+
+
+def passes(alike: Ints, device: DeviceSpec) -> Ints:
     """How often what ``alike`` cores need goes over the bus: one load delivers to so many cores at
     most, of which so many take it at once."""
     loads = -(-alike // device.hbm.multicast_max)
-    return loads * int(device.hbm.turns(-(-alike // loads)))
+    return loads * device.hbm.turns(-(-alike // loads))
 
 
 @dataclass(frozen=True)
 class Flow:
     """Cycles in which an operand comes, over the bus and through the memory unit of a core that
     loads for its group: the longer. ``fresh``: when its tiles come the first time; ``again``: once
-    more; ``one``: of one tile on all cores, over the bus."""
+    more; ``one``: of one tile on all cores, over the bus. All [way]."""
 
-    fresh: float
-    again: float
-    one: float
+    fresh: Floats
+    again: Floats
+    one: Floats
 
 
-def flow(
-    nest: Nest, operand: int, tile: Counts, loops: Counts, device: DeviceSpec,
-    keep: Collection[int],
-) -> Flow:
-    """How an operand that lies in card memory comes. Later trips of loops that it does not vary
-    with bring whole tiles again."""
-    v, m, hbm = nest.op.operands[operand], nest.maps[operand], device.hbm
-    size, run = _sizes(v, m, tile)
-    alike = prod(p for d, p in enumerate(nest.parts) if not spans(m, d))
+def flow(ways: Tilings, operand: int, trips: Floats, device: DeviceSpec) -> Flow:
+    """How an operand that lies in card memory comes, with so many ``trips`` [place, way]. Later
+    trips of loops that it does not vary with bring whole tiles again."""
+    nest, hbm = ways.nest, device.hbm
+    v, m = nest.op.operands[operand], nest.maps[operand]
+    size, run = _sizes(v, m, ways.tile)
+    alike = np.prod(ways.parts[~_spanned(m, nest)], axis=0)
     times = passes(alike, device)
-    groups = nest.cores / alike
+    groups = prod(ways.parts) / alike
     ticks, more = hbm.bus_ticks(size, run), hbm.again_ticks(size, run)
     one = ticks * times * groups / hbm.bytes_per_cycle
     alone = ticks * times / hbm.bytes_per_cycle + hbm.held_cycles(size)
-    if alike > 1:
-        alone = max(alone, hbm.shared_cycles(size, run, min(alike, hbm.multicast_max)))
-    trips = {d: -(-nest.local[d] // tile[d]) for d in around(m, loops)}
-    outer = again(m, loops)
-    fresh = prod(n * _filled(nest, d, tile[d]) for d, n in trips.items() if d not in outer)
-    repeats = 0 if operand in keep else prod(trips[d] for d in outer) - 1
+    shared = hbm.shared_cycles(size, run, np.minimum(alike, hbm.multicast_max))
+    alone = np.where(alike > 1, np.maximum(alone, shared), alone)
+    varies = ways.varies(m)
+    fresh = prod(np.where(varies, trips, 1.0))
+    repeats = prod(np.where(ways.again(varies), ways.counts, 1)) - 1
+    if operand < FACTORS:
+        repeats = repeats * ~ways.keep[operand]
     slower = one + more * times * groups / hbm.bytes_per_cycle
-    return Flow(max(one, alone) * fresh, max(slower, alone) * fresh * repeats, one)
+    return Flow(np.maximum(one, alone) * fresh, np.maximum(slower, alone) * fresh * repeats, one)
 
 
-def contract_cost(
-    nest: Nest, tile: Counts, loops: Counts, device: DeviceSpec,
-    resident: Collection[int] = (), keep: Collection[int] = (),
-) -> float:
-    """Cycles of the fullest core. Its matrix unit waits for the first tiles, then for what comes
-    slower than it works: on the first trip of the innermost loop that is not summed over operands
-    come that do not vary with it, later those only that come again. Tiles of more than half the
-    accumulators are drained before the next begins; the last one is drained and stored at the end.
-
-    ``resident``: operands, and results counted after them, that are on chip whatever their types
-    say; ``keep``: factors whose tiles stay in the scratchpad.
-    """
-    trips = {d: -(-nest.local[d] // tile[d]) * _filled(nest, d, tile[d]) for d in loops}
-    one = _work(nest, tile, device)
-    outer = [d for d in loops if d in nest.parallel]
-    inner = trips[outer[-1]] if outer else 1.0
-    first = rest = wait = late = 0.0
-    streams = False
-    for i, (v, m) in enumerate(zip(nest.op.operands, nest.maps, strict=True)):
-        if v.type.space == "lx" or v.type.size <= 1 or i in resident:
+def contract_costs(ways: Tilings, device: DeviceSpec) -> Floats:
+    """[way]: cycles of the fullest core. Its matrix unit waits for the first tiles, then for what
+    comes slower than it works: on the first trip of the innermost loop that is not summed over
+    operands come that do not vary with it, later those only that come again. Tiles of more than
+    half the accumulators are drained before the next begins; the last one is drained and stored at
+    the end."""
+    nest, hbm = ways.nest, device.hbm
+    tile, trips, looped = ways.tile, _trips(ways), ways.counts > 1
+    one = _work(ways, device)
+    own = np.array([d in nest.parallel for d in range(len(nest.extents))], np.bool_)
+    outer = looped & own[ways.order]  # the loops that are not summed over
+    any_outer, turning = _innermost(ways, outer)
+    any_loop, fastest = _innermost(ways, looped)
+    inner = np.ones(len(ways))
+    for mine, count in zip(outer, trips, strict=True):
+        inner = np.where(mine, count, inner)
+    first, rest, wait, late = np.zeros((4, len(ways)))
+    streams = np.zeros(len(ways), np.bool_)
+    for i, m in enumerate(nest.maps):
+        there = ways.away[i]
+        if not there.any():
             continue
-        came = flow(nest, i, tile, loops, device, keep)
+        came, spanned = flow(ways, i, trips, device), _spanned(m, nest)
+        fresh, once = came.fresh * there, came.one * there
+        repeated = came.again * there
         if i in nest.weights:  # the first tiles come while the kernel before runs
-            came = replace(came, fresh=max(0.0, came.fresh - nest.buffers * came.one))
-        if outer and spans(m, outer[-1]):
-            first += (came.fresh + came.again) / inner
-            rest += (came.fresh + came.again) * (1 - 1 / inner)
-        else:
-            first += came.fresh
-            rest += came.again
-        if i < FACTORS and i not in nest.weights:
-            wait += came.one
-        streams |= i < FACTORS and i not in keep and around(m, loops) == tuple(loops)
-        if i >= FACTORS and i not in nest.weights:
-            late += came.one
-    out, piece = _stored(nest, tile, device, resident)
-    steps = prod(trips[d] for d in outer)
+            fresh = np.maximum(0.0, fresh - nest.buffers * once)
+        spread = any_outer & spanned[turning]
+        first += np.where(spread, (fresh + repeated) / inner, fresh)
+        rest += np.where(spread, (fresh + repeated) * (1 - 1 / inner), repeated)
+        if i < FACTORS:
+            streams |= there & ~ways.keep[i] & (spanned[fastest] | ~any_loop)
+        if i not in nest.weights:
+            into = wait if i < FACTORS else late
+            into += once
+    out, piece = _stored(ways, device)
+    steps = prod(np.where(outer, trips, 1.0))
     stored = out * (steps - 1)  # beside the last tile
-    turned = min(stored, first + rest) * device.hbm.bytes_per_cycle
-    stored += device.hbm.turnaround_ticks(int(turned), piece) / device.hbm.bytes_per_cycle
+    turned = np.minimum(stored, first + rest) * hbm.bytes_per_cycle
+    stored = stored + hbm.turnaround_ticks(turned.astype(np.int64), piece) / hbm.bytes_per_cycle
     first, rest = first + stored / inner, rest + stored * (1 - 1 / inner)
     rows = prod(tile[d] for d in nest.parallel if d != nest.stick)
     groups = rows * -(-tile[nest.stick] // GROUP)
     drain = groups * _epilogue(nest, device) / device.sfp.groups_per_cycle
-    if nest.terms > 1:
-        tile_of_sums = groups * device.lx.group_bytes("f32")
-        drain += (nest.terms - 1) * device.ring.psum_cycles(tile_of_sums, device.clock_mhz)
-    parts = (-(-nest.local[d] // tile[d]) * _filled(nest, d, tile[d], device) for d in loops)
-    work = one * prod(parts)
-    if groups * 2 > device.pt.acc_groups:
-        work += drain * (steps - 1)
-    left = out * device.hbm.bytes_per_cycle
-    left += device.hbm.turnaround_ticks(int(left), piece)
+    tile_of_sums = groups * device.lx.group_bytes("f32")
+    drain = drain + (_terms(ways) - 1) * device.ring.psum_cycles(tile_of_sums, device.clock_mhz)
+    work = one * prod(_trips(ways, device))
+    full = groups * 2 > device.pt.acc_groups
+    work = np.where(full, work + drain * (steps - 1), work)
+    left = out * hbm.bytes_per_cycle
+    left = left + hbm.turnaround_ticks(left.astype(np.int64), piece)
     # at the end of a tile all cores store it and load what the next one's sums are finished with
-    burst = left / device.hbm.bytes_per_cycle + late
-    work += max(0.0, late - one) + max(0.0, burst - one) * (steps - 1)
-    if streams:  # a slot is loaded, used and only then loaded again
-        pace = (device.hbm.latency_cycles + one) / nest.buffers
-        work = max(work, pace * prod(trips.values()))
-    work = max(work, drain * steps)
-    took = max(work / inner + wait, first + one) + max(work * (1 - 1 / inner), rest)
-    moved = first + rest
-    return took + HINDERED * min(work, moved) + drain + out + TURN * prod(trips.values())
+    burst = left / hbm.bytes_per_cycle + late
+    work = work + (np.maximum(0.0, late - one) + np.maximum(0.0, burst - one) * (steps - 1))
+    pace = (hbm.latency_cycles + one) / nest.buffers  # a slot is loaded, used, only then loaded
+    work = np.where(streams, np.maximum(work, pace * prod(trips)), work)
+    work = np.maximum(work, drain * steps)
+    took: Floats = np.maximum(work / inner + wait, first + one)
+    took = took + np.maximum(work * (1 - 1 / inner), rest)
+    took = took + HINDERED * np.minimum(work, first + rest) + drain + out
+    took += TURN * prod(trips)
+    return took
 
 
-def _work(nest: Nest, tile: Counts, device: DeviceSpec) -> float:
-    """Cycles of the matrix unit on one tile."""
+def _innermost(ways: Tilings, loops: Bools) -> tuple[Bools, Ints]:
+    """[way]: is there any of these ``loops`` [place, way], and the dimension of the innermost."""
+    last = len(loops) - 1 - np.argmax(loops[::-1], axis=0)
+    return np.any(loops, axis=0), np.take_along_axis(ways.order, last[None], axis=0)[0]
+
+
+def _work(ways: Tilings, device: DeviceSpec) -> Ints:
+    """[way]: cycles of the matrix unit on one tile."""
+    nest, tile = ways.nest, ways.tile
     rows = prod(tile[d] for d in nest.parallel if d != nest.stick)
-    taps = prod(e for d, e in enumerate(nest.extents) if d not in nest.parallel and d != nest.k)
+    taps: Any = prod(nest.extents[d] for d in nest.summed - {nest.k})
     groups = -(-tile[nest.stick] // GROUP)
     a, b = (v.type.dtype.name for v in nest.op.operands[:2])
-    return device.mm_total_cycles(rows, taps, tile[nest.k], groups, a, b, nest.terms > 1)
+    cycles: Ints = device.mm_total_cycles(rows, taps, tile[nest.k], groups, a, b, nest.terms > 1)
+    return cycles
 
 
 def _epilogue(nest: Nest, device: DeviceSpec) -> int:
@@ -217,70 +347,62 @@ def _epilogue(nest: Nest, device: DeviceSpec) -> int:
     return device.sfp.group_cycles(op.name for op in after)
 
 
-def _stored(
-    nest: Nest, tile: Counts, device: DeviceSpec, resident: Collection[int]
-) -> tuple[float, int]:
-    """Bus cycles in which all cores store a tile of the results, and bytes of a core's largest."""
-    total, largest = 0.0, 0
+def _stored(ways: Tilings, device: DeviceSpec) -> tuple[Floats, Ints]:
+    """[way]: bus cycles in which all cores store a tile of the results, and bytes of a core's
+    largest."""
+    nest = ways.nest
+    total, largest = np.zeros(len(ways)), np.zeros(len(ways), np.int64)
+    cores, terms = prod(ways.parts), _terms(ways)
     ends = zip(nest.op.results, nest.out_maps, strict=True)
     for i, (v, m) in enumerate(ends, start=len(nest.op.operands)):
-        if v.type.space != "lx" and i not in resident:
-            size, run = _sizes(v, m, tile)
+        there = ways.away[i]
+        if there.any():
+            size, run = _sizes(v, m, ways.tile)
             ticks = device.hbm.bus_ticks(size, run, True)
-            total += ticks * nest.cores / nest.terms / device.hbm.bytes_per_cycle
-            largest = max(largest, size)
+            total += ticks * cores / terms / device.hbm.bytes_per_cycle * there
+            largest = np.maximum(largest, size * there)
     return total, largest
 
 
-def _sizes(v: Value, m: Map, tile: Counts) -> tuple[int, int]:
-    """Bytes of a tile of a tensor, and of its contiguous runs."""
+def _terms(ways: Tilings) -> Ints:
+    """[way]: cores that hold a term of each result."""
+    terms: Ints = np.prod(ways.parts[sorted(ways.nest.summed)], axis=0)
+    return terms
+
+
+def _sizes(v: Value, m: Map, tile: Ints) -> tuple[Ints, Ints]:
+    """[way]: bytes of a tile of a tensor, and of its contiguous runs."""
     assert v.type.layout is not None
-    return _bytes_and_run(v.type.layout, tile_shape(m, tile))
-
-
-@lru_cache(maxsize=1 << 16)
-def _bytes_and_run(layout: Layout, shape: Counts) -> tuple[int, int]:
-    return buffer_sticks(shape, layout) * STICK, sticks_and_run(layout, shape)[1] * STICK
-
-
-def kept_bytes(nest: Nest, tile: Counts, loops: Counts, operand: int) -> int:
-    """Scratchpad bytes of all tiles of a factor that have to stay for none to be loaded twice; 0
-    when none would be."""
-    m = nest.maps[operand]
-    trips = [-(-nest.local[d] // tile[d]) for d in loops]
-    return _sizes(nest.op.operands[operand], m, tile)[0] * kept_trips(m, loops, trips)
-
-
-def keepable(
-    nest: Nest, tile: Counts, loops: Counts, room: int, resident: Collection[int] = ()
-) -> Iterator[Counts]:
-    """Which factors may stay in the scratchpad, none at first, within ``room`` bytes."""
-    pins = pinned_keep(nest)
-    if pins is not None:
-        yield tuple(i for i in pins if kept_bytes(nest, tile, loops, i))
-        return
-    yield ()
-    if nest.buffers == 1 or nest.overlap != "all":
-        return
-    sizes = {
-        i: size for i in range(FACTORS)
-        if nest.op.operands[i].type.space != "lx" and i not in resident
-        and 0 < (size := kept_bytes(nest, tile, loops, i)) <= room
-    }  # fmt: skip
-    yield from ((i,) for i in sizes)
-    if len(sizes) == FACTORS and sum(sizes.values()) <= room:
-        yield tuple(sizes)
-
-
-def least_cost(nest: Nest, device: DeviceSpec, resident: Collection[int] = ()) -> float:
-    """Cycles that the best of all tile shapes takes, inner steps as small as they can be;
-    infinitely many when none fits the accumulators."""
-    room = int(KEPT * device.lx.usable_bytes)
-    return min(
-        (
-            contract_cost(nest, tile, loops, device, resident, keep)
-            for tile, loops in contract_candidates(nest, device, coarse=True)
-            for keep in keepable(nest, tile, loops, room, resident)
-        ),
-        default=math.inf,
+    shape = tile_shape(m, [*tile])
+    return (
+        buffer_sticks(shape, v.type.layout) * STICK,
+        sticks_and_run(v.type.layout, shape)[1] * STICK,
     )
+
+
+def least_costs(
+    nests: Sequence[Nest], device: DeviceSpec, residents: Sequence[Collection[int]]
+) -> list[float]:
+    """Cycles that the best of all tile shapes takes, inner steps as small as they can be, of
+    kernels that differ in nothing but how they are cut over cores, with these tensors on chip
+    whatever their types say; infinitely many when none fits the accumulators."""
+    room = int(KEPT * device.lx.usable_bytes)
+    found = [math.inf] * len(nests)
+    for partial in (False, True):  # the matrix unit has another pace for terms of sums
+        cut = [i for i, nest in enumerate(nests) if (nest.terms > 1) is partial]
+        each = [tilings(nests[i], device, True, residents[i]) for i in cut]
+        if not any(map(len, each)):
+            continue
+        ways = _together(each).with_kept(room)
+        least = np.full(len(cut), math.inf)
+        np.minimum.at(least, ways.number, contract_costs(ways, device))
+        for i, cost in zip(cut, least.tolist(), strict=True):
+            found[i] = cost
+    return found
+
+
+def _together(each: Sequence[Tilings]) -> Tilings:
+    """The ways of several kernels, with the kernel's number for their own."""
+    numbered = [replace(w, number=np.full(len(w), i)) for i, w in enumerate(each)]
+    joined: Any = {n: np.concatenate([getattr(w, n) for w in numbered], axis=-1) for n in ARRAYS}
+    return replace(numbered[0], **joined)

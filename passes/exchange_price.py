@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spyrec.ir.layout import Layout
-from spyrec.sim.device import DeviceSpec, Ring
+from spyrec.sim.device import DeviceSpec, Hbm, Ring
 
 from .homes import Boxes, local_layout
 from .kernel import Box
@@ -33,29 +33,28 @@ def ring_cycles(
     the simulator says of 140 exchanges (benchmarks/relayouts.py): LOADED, since some go the longer
     way round and ease the busiest segment; CROWDED and WAITED, since senders wait for one another.
     """
-    cores = device.cores.count
-    owners = (*own, *[NOTHING] * (cores - len(own))) if len(own) < cores else tuple(own)
-    wanted = (*need, *[NOTHING] * (cores - len(need))) if len(need) < cores else tuple(need)
-    rank = len(like.shape)
-    full = tuple(tuple(box or ((0, 0),) * rank for box in side) for side in (owners, wanted))
-    return _estimated(like, *full, device.ring, cores, device.clock_mhz)
+    ring, cores = device.ring, device.cores.count
+    return _estimated(like, tuple(own), tuple(need), ring, cores, device.clock_mhz)
 
 
 LOADED, CROWDED, WAITED = 0.8, 1.2, 1.5
-NOTHING: Box = ()
 
 
 @lru_cache(maxsize=1 << 13)
 def _estimated(
     like: Layout, own: Boxes, need: Boxes, ring: Ring, cores: int, clock_mhz: int
 ) -> float:
+    idle = ((0, 0),) * len(like.shape)
+    own, need = (
+        (*(box or idle for box in side), *[idle] * (cores - len(side))) for side in (own, need)
+    )
     stops = cores + 1
-    different, owners = _owners(own, stops)
+    different, nearest = _owners(own, stops)
     low, size = _overlaps(different, need)
-    to, box = np.nonzero(size.all(axis=2) & (owners != np.arange(len(need))[:, None]))
+    to, box = np.nonzero(size.all(axis=2) & (nearest != np.arange(len(need))[:, None]))
     if not len(to):
         return 0.0
-    source = owners[to, box]
+    source = nearest[to, box]
     sizes = size[to, box]
     sticks, runs = _sticks_and_runs(like, own, need, sizes)
     up = (to - source) % stops
@@ -132,7 +131,12 @@ def memory_cycles(
     """Estimated core cycles to store what the cores own in card memory and to load what they need
     from there, each different box once for as many cores as can take it together, with nothing
     beside it."""
-    hbm, ticks = device.hbm, 0.0
+    return _through_memory(like, tuple(own), tuple(map(tuple, needs)), device.hbm)
+
+
+@lru_cache(maxsize=1 << 12)
+def _through_memory(like: Layout, own: Boxes, needs: tuple[Boxes, ...], hbm: Hbm) -> float:
+    ticks = 0.0
     for boxes, writes in ((own, True), *((need, False) for need in needs)):
         turns: dict[Box, int] = {}
         for box in boxes:

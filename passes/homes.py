@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -29,8 +30,18 @@ def align(box: Box, stick: int, shape: tuple[int, ...]) -> Box:
 def local_layout(like: Layout, boxes: Boxes, order: Order | None = None) -> Layout:
     """Layout of the scratchpad buffer that holds any one of the boxes of a tensor laid out ``like``
     this. ``order``: its dimensions outermost first; that of ``Layout.stick`` unless given."""
-    shape = tuple(max(1, *(b[d][1] for b in boxes)) for d in range(len(boxes[0])))
-    return Layout.stick(shape, like.bits, like.stick_dim, order)
+    return _buffer(_widest(boxes), like.bits, like.stick_dim, order)
+
+
+@lru_cache(maxsize=1 << 12)
+def _widest(boxes: Boxes) -> tuple[int, ...]:
+    """The shape that holds any one of them."""
+    return tuple(max(1, *(size for _, size in sides)) for sides in zip(*boxes, strict=True))
+
+
+@lru_cache(maxsize=1 << 12)
+def _buffer(shape: tuple[int, ...], bits: int, stick_dim: int, order: Order | None) -> Layout:
+    return Layout.stick(shape, bits, stick_dim, order)
 
 
 def buffer_bytes(type_: TensorType, boxes: Boxes) -> int:

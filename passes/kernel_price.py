@@ -9,39 +9,40 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from math import prod
 
+import numpy as np
+
 from spyrec.ir.core import Op, Value
+from spyrec.ir.digits import Ints
 from spyrec.ir.errors import CapacityError
 from spyrec.sim.device import DeviceSpec
 
 from .allocate import busy_cycles
-from .contract_price import contract_candidates, contract_cost, keepable, kept_bytes
+from .contract_price import Floats, Tilings, contract_costs, tilings
 from .kernel import Nest
 from .pins import Counts
 from .signature import signature
-from .tiling import UNREAD, Tiling, move_buffers, tile_bytes
+from .tiling import UNREAD, Tiling, contract_bytes, move_buffers
 
 TRIP_CYCLES = 40  # of a trip beside its work, as contract_price has it
 
 
 @dataclass
-class PricedTile:
-    """A tile of a matrix kernel, and which factors stay. Its bytes are counted when they are asked
-    for."""
+class PricedTiles:
+    """Tiles of a matrix kernel, the cheapest first, and their ``cycles``. Their bytes are counted
+    when they are asked for."""
 
-    cycles: float
-    tile: Counts
-    loops: Counts
-    keep: Counts
-    counted: dict[bool, tuple[int, int]] = field(default_factory=dict)
+    ways: Tilings
+    cycles: Floats
+    counted: dict[bool, tuple[Ints, Ints]] = field(default_factory=dict)
 
-    def fits(self, nest: Nest, lean: bool, budget: int, room: int) -> bool:
-        """What streams into ``budget``, with the factors that stay into ``room`` bytes?"""
+    def least(self, lean: bool, budget: int, room: int) -> float | None:
+        """Of those that stream into ``budget``, with the factors that stay into ``room`` bytes;
+        None when there is none."""
         if lean not in self.counted:
-            size = tile_bytes(nest, self.tile, lean, self.keep)
-            kept = sum(kept_bytes(nest, self.tile, self.loops, i) for i in self.keep)
-            self.counted[lean] = size, size + kept
-        streamed, every = self.counted[lean]
-        return streamed <= budget and every <= max(budget, room)
+            self.counted[lean] = contract_bytes(self.ways, lean)
+        streamed, total = self.counted[lean]
+        fits = (streamed <= budget) & (total <= max(budget, room))
+        return float(self.cycles[fits.argmax()]) if fits.any() else None
 
 
 Key = tuple[int, Counts, Counts]  # number of the signature, operands and results on chip
@@ -56,7 +57,7 @@ class Known:
     numbers: dict[Hashable, int] = field(default_factory=dict)
     prices: dict[tuple[Key, int, int], float] = field(default_factory=dict)
     tried: dict[Key, list[tuple[int, int, float]]] = field(default_factory=dict)
-    tiles: dict[Key, list[PricedTile]] = field(default_factory=dict)
+    tiles: dict[Key, PricedTiles] = field(default_factory=dict)
     placed: dict[Key, Nest] = field(default_factory=dict)
 
     def number(self, op: Op) -> int:
@@ -90,23 +91,31 @@ class KernelPrices:
             known.forget()
         return known
 
+    @cached_property
+    def limits(self) -> tuple[int, int]:
+        """Bytes that tiles take at most: what streams, and with the factors that stay."""
+        usable = self.device.lx.usable_bytes
+        return int(usable * self.tiling.share), int(usable * self.tiling.kept)
+
+    def number(self, op: Op) -> int:
+        """The same for kernels that are alike."""
+        if op not in self.signatures:
+            self.signatures[op] = self.known.number(op)
+        return self.signatures[op]
+
     def price(
         self, op: Op, operands: Collection[int], results: Collection[int], left: int
     ) -> float:
         """Cycles of a kernel that has ``left`` bytes of the scratchpad for its tiles, when these of
         its operands and results are there and the others in card memory; infinite when no tile
         fits."""
-        usable = self.device.lx.usable_bytes
-        budget, room = (
-            min(int(usable * n), left) for n in (self.tiling.share, self.tiling.kept)
-        )
-        if op not in self.signatures:
-            self.signatures[op] = self.known.number(op)
-        key = self.signatures[op], (*sorted(operands),), (*sorted(results),)
-        asked = key, budget, room
-        if asked not in self.known.prices:
-            self.known.prices[asked] = self._price(op, key, budget, room)
-        return self.known.prices[asked]
+        most, most_kept = self.limits
+        budget, room = min(most, left), min(most_kept, left)
+        key = self.number(op), tuple(sorted(operands)), tuple(sorted(results))
+        asked, prices = (key, budget, room), self.known.prices
+        if asked not in prices:
+            prices[asked] = self._price(op, key, budget, room)
+        return prices[asked]
 
     def _price(self, op: Op, key: Key, budget: int, room: int) -> float:
         known, (_, operands, results) = self.known, key
@@ -118,9 +127,9 @@ class KernelPrices:
                 known.tiles[key] = self._tiles(nest)
             found = known.tiles[key]
             for lean in (False, True):  # as tiling counts: with room for the next kernel's weights
-                for tile in found:
-                    if tile.fits(nest, lean, budget, room):
-                        return tile.cycles
+                cycles = found.least(lean, budget, room)
+                if cycles is not None:
+                    return cycles
             return math.inf
         tried = known.tried.setdefault(key, [])
         for most, least, cycles in tried:
@@ -130,17 +139,13 @@ class KernelPrices:
         tried.append((budget, least, cycles))
         return cycles
 
-    def _tiles(self, nest: Nest) -> list[PricedTile]:
-        """The tiles of a matrix kernel with the smallest steps of its sum, the cheapest first."""
+    def _tiles(self, nest: Nest) -> PricedTiles:
+        """The tiles of a matrix kernel with the smallest steps of its sum."""
         room = int(self.device.lx.usable_bytes * self.tiling.kept)
-        found = (
-            PricedTile(
-                contract_cost(nest, tile, loops, self.device, keep=keep), tile, loops, keep
-            )
-            for tile, loops in contract_candidates(nest, self.device, coarse=True)
-            for keep in keepable(nest, tile, loops, room)
-        )
-        return sorted(found, key=lambda t: (t.cycles, t.keep, t.tile))
+        ways = tilings(nest, self.device, coarse=True).with_kept(room)
+        cycles = contract_costs(ways, self.device)
+        order = np.argsort(cycles, kind="stable")
+        return PricedTiles(ways.take(order), cycles[order])
 
     def _streamed(self, nest: Nest, budget: int) -> tuple[int, float]:
         """(bytes of its tile, cycles) of a kernel without products: the longer of its work and its

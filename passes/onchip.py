@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from spyrec.ir.core import Op, Value
+from spyrec.ir.layout import Layout
 from spyrec.sim.device import DeviceSpec
 
 from .exchange_price import ring_cycles
@@ -36,6 +37,12 @@ class Candidate:
     spans: tuple[tuple[int, int, int], ...]  # (first step, last, bytes) of each copy
     over: tuple[Value, ...] = ()
 
+    @property
+    def layout(self) -> Layout:
+        """Of the whole tensor."""
+        assert self.value.type.layout is not None
+        return self.value.type.layout
+
     @cached_property
     def bytes(self) -> int:
         """Of its home, a core."""
@@ -46,10 +53,19 @@ class Candidate:
         """The last step at which it, or a copy, is there."""
         return max((self.last, *(last for _, last, _ in self.spans)))
 
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of a core that it and its copies take at each step from ``first`` to ``end``."""
+        return tuple(
+            self.bytes * (step <= self.last)
+            + sum(n for first, last, n in self.spans if first <= step <= last)
+            for step in range(self.first, self.end + 1)
+        )
+
     def at(self, step: int, in_place: bool) -> int:
-        """Bytes of a core that it and its copies take at a step."""
-        home = self.bytes * (self.first + in_place <= step <= self.last)
-        return home + sum(n for first, last, n in self.spans if first <= step <= last)
+        """The same at a step of its life; ``in_place``: in the room of an operand, which is counted
+        as that one's while its kernel runs."""
+        return self.sizes[step - self.first] - self.bytes * (in_place and step == self.first)
 
 
 @dataclass
@@ -68,6 +84,7 @@ class OnChip:
     def __post_init__(self) -> None:
         self.of = {c.value: c for c in self.candidates}
         self.tiles = int(self.device.lx.usable_bytes * self.prices.tiling.share)
+        self.opening: dict[int, list[tuple[Value, float]]] = {}
         self.alive: list[list[Candidate]] = [[] for _ in self.ops]
         for c in self.candidates:
             for step in range(c.first, c.end + 1):
@@ -101,19 +118,40 @@ class OnChip:
             step for step, op in enumerate(self.ops)
             if step in tight or not mine.isdisjoint(op.operands + op.results)
         }
-        memo: dict[tuple[int, frozenset[Value]], float] = {}
+        looks = {step: self._look(step, kept, mine) for step in matter}
+        memo: dict[tuple[Hashable, tuple[int, ...]], float] = {}
 
         def cost(step: int, picks: Picks) -> float:
-            if step not in matter:
+            if step not in looks:
                 return 0.0
-            here = frozenset(asked[i].value for i, option in picks.items() if option)
-            if (step, here) not in memo:
-                memo[step, here] = self.cost(step, kept | here)
-            return memo[step, here]
+            key = looks[step], tuple(picks.values())  # in the order of the candidates, as in a look
+            if key not in memo:
+                here = {asked[i].value for i, option in picks.items() if option}
+                here.update(c.value for c in self.alive[step] if c.value in kept)
+                memo[key] = self.cost(step, here)
+            return memo[key]
 
         found = select([Thing(c.first, c.end) for c in asked], cost)
         self.exact = found.exact
         return kept | {c.value for c, option in zip(asked, found.options, strict=True) if option}
+
+    def _look(self, step: int, kept: Collection[Value], asked: Collection[Value]) -> Hashable:
+        """Equal for steps at which the same choice of the tensors ``asked`` about costs the same:
+        those of layers that are alike. All that ``cost`` reads, tensors by their place among those
+        alive."""
+        op, here = self.ops[step], self.alive[step]
+        place = {c.value: n for n, c in enumerate(here)}
+        tensors = (
+            (
+                c.value in kept, c.value in asked, c.sizes[step - c.first], c.first == step
+                and (c.bytes, tuple(place[v] for v in c.over if v in place)),
+            ) for c in here
+        )  # fmt: skip
+        return (
+            op.name == "kernel" and self.prices.number(op), self.room[step], tuple(tensors),
+            tuple(map(place.get, op.operands)), tuple(map(place.get, op.results)),
+            tuple((place[v], cycles) for v, cycles in self._exchanges(step)),
+        )  # fmt: skip
 
     def dearer(self, kept: Collection[Value]) -> dict[Value, float]:
         """Candidates that are not among the tensors ``kept`` -> cycles, rounded, that it would cost
@@ -121,18 +159,19 @@ class OnChip:
         found: dict[Value, float] = {}
         for c in self.candidates:
             if c.value not in kept:
-                more = {*kept, c.value}
                 steps = range(c.first, c.end + 1)  # of all its readers too
-                delta = sum(self.cost(s, more) - self.cost(s, kept) for s in steps)
+                met = {d.value for step in steps for d in self.alive[step] if d.value in kept}
+                more = met | {c.value}
+                delta = sum(self.cost(s, more) - self.cost(s, met) for s in steps)
                 found[c.value] = float(round(delta)) if delta < NO_ROOM / 2 else math.inf
         return found
 
     def taken(self, step: int, kept: Collection[Value]) -> int:
         """Bytes of a core that the tensors ``kept`` take at a step."""
-        return sum(
-            c.at(step, any(v in kept for v in c.over))
+        return sum([
+            c.at(step, step == c.first and any(v in kept for v in c.over))
             for c in self.alive[step] if c.value in kept
-        )
+        ])
 
     def cost(self, step: int, kept: Collection[Value]) -> float:
         """Cycles of a kernel, and of the exchanges that open it, with the tensors ``kept`` on
@@ -146,10 +185,18 @@ class OnChip:
         total = self.prices.price(op, operands, results, self.room[step] - taken)
         if total == math.inf or taken > self.most:
             total = NO_ROOM + taken
-        for v in dict.fromkeys(v for v in op.operands if v in kept):  # in order: floats are added
-            c, like = self.of[v], v.type.layout
-            assert like is not None
-            for need, (first, _, _) in zip(c.copies, c.spans, strict=True):
-                if first == step:
-                    total += ring_cycles(like, c.own, need, self.device)
+        for v, cycles in self._exchanges(step):
+            if v in kept:
+                total += cycles
         return total
+
+    def _exchanges(self, step: int) -> list[tuple[Value, float]]:
+        """The exchanges that open a kernel if their tensors are on chip, and their cycles; in
+        order, as floats are added."""
+        if step not in self.opening:
+            self.opening[step] = [
+                (c.value, ring_cycles(c.layout, c.own, need, self.device))
+                for c in map(self.of.get, dict.fromkeys(self.ops[step].operands)) if c is not None
+                for need, (first, _, _) in zip(c.copies, c.spans, strict=True) if first == step
+            ]
+        return self.opening[step]

@@ -198,7 +198,7 @@ class _Residency:
         direct = []
         for reader, i in self.uses[v]:
             need = self.parts.needed(reader, i)
-            if all(contains(o, n) for o, n in zip(own, need, strict=True)):
+            if need == own or all(contains(o, n) for o, n in zip(own, need, strict=True)):
                 direct.append(self.position[reader])
             else:
                 copies.setdefault(need, []).append((reader, i))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from itertools import accumulate, count, pairwise, product
 
@@ -65,9 +66,8 @@ def schedule(fragments: Sequence[Fragment], device: DeviceSpec) -> Schedule:
     enough = GOOD * _least(ways[0], device) + device.ring.start_cycles
     best: Schedule | None = None
     for how in _tried(fragments, ways):
-        made = _Listing(device, *how).run()
-        if best is None or made.cycles < best.cycles:
-            best = made
+        best = _Listing(device, *how).run(best) or best
+        assert best is not None
         if best.cycles <= enough:
             break
     assert best is not None
@@ -140,6 +140,7 @@ def away(f: Fragment, stops: int) -> list[int]:
     return sorted(n for n in found if n)
 
 
+@lru_cache(maxsize=1 << 14)
 def hops_of(f: Fragment, stops: int) -> tuple[int, int]:
     """Hops up and down."""
     ups, downs = [0], [0]
@@ -149,11 +150,15 @@ def hops_of(f: Fragment, stops: int) -> tuple[int, int]:
     return max(ups), max(((stops - n) % stops for n in downs), default=0)
 
 
-def evened(fragments: Sequence[Fragment], device: DeviceSpec) -> list[list[Fragment]]:
+def evened(fragments: Sequence[Fragment], device: DeviceSpec) -> Sequence[Sequence[Fragment]]:
     """The same fragments by ways that load the busiest segments less, best first. Each is taken off
     and put back where the segments it passes are least loaded, a few times over; begun with all by
     the shorter way, and with one all upwards and the next all downwards."""
-    stops = device.cores.count + 1
+    return _evened(tuple(fragments), device.cores.count + 1)
+
+
+@lru_cache(maxsize=64)
+def _evened(fragments: tuple[Fragment, ...], stops: int) -> tuple[tuple[Fragment, ...], ...]:
     aways = [away(f, stops) for f in fragments]
     short = [hops_of(f, stops) for f in fragments]
     turns = [
@@ -161,10 +166,10 @@ def evened(fragments: Sequence[Fragment], device: DeviceSpec) -> list[list[Fragm
         for i, a in enumerate(aways)
     ]
     found = [_settled(fragments, aways, hops, stops) for hops in (short, turns)]
-    return [
-        [_turned(f, a, h, stops) for f, a, h in zip(fragments, aways, hops, strict=True)]
+    return tuple(
+        tuple(_turned(f, a, h, stops) for f, a, h in zip(fragments, aways, hops, strict=True))
         for _, hops in sorted(found, key=lambda x: x[0])
-    ]
+    )
 
 
 def _settled(
@@ -209,23 +214,27 @@ SWEEPS = 4
 STEEP = 8  # how much more a loaded segment counts
 
 
-def _on_way(f: Fragment, hops: tuple[int, int], stops: int) -> Iterator[tuple[int, int]]:
-    """Directions and segments that a fragment passes."""
-    yield from ((UP, (f.core + n) % stops) for n in range(hops[UP]))
-    yield from ((DOWN, f.core - 1 - n) for n in range(hops[DOWN]))
+@lru_cache(maxsize=1 << 14)
+def _on_way(core: int, hops: tuple[int, int], stops: int) -> tuple[tuple[int, ...], ...]:
+    """Segments that a fragment from a core passes, upwards and downwards."""
+    ups = tuple((core + n) % stops for n in range(hops[UP]))
+    return ups, tuple(core - 1 - n for n in range(hops[DOWN]))
 
 
 def _add(loads: list[list[float]], f: Fragment, hops: tuple[int, int], nbytes: int) -> None:
-    for way, s in _on_way(f, hops, len(loads[0])):
-        loads[way][s] += nbytes
+    for lane, segments in zip(loads, _on_way(f.core, hops, len(loads[0])), strict=True):
+        for s in segments:
+            lane[s] += nbytes
 
 
 def _priced(
     prices: list[list[float]], loads: list[list[float]], f: Fragment, hops: tuple[int, int],
     more: float, scale: float,
 ) -> None:
-    for way, s in _on_way(f, hops, len(loads[0])):
-        prices[way][s] = ((loads[way][s] + more) / scale) ** STEEP
+    segments = _on_way(f.core, hops, len(loads[0]))
+    for price, lane, passed in zip(prices, loads, segments, strict=True):
+        for s in passed:
+            price[s] = ((lane[s] + more) / scale) ** STEEP
 
 
 def _turned(f: Fragment, aways: Sequence[int], hops: tuple[int, int], stops: int) -> Fragment:
@@ -275,7 +284,7 @@ class _Listing:
         self.length = [ring.payload_cycles(f.nbytes) * device.clock_mhz for f in fragments]
         self.held = [f.runs * ring.run_cycles * self.tick for f in fragments]
         self.queue_at = [n * patience + self.start for n in self.length]
-        self.ways = [self._ways(f) for f in fragments]
+        self.ways = [_ways(f, self.stops, self.hop) for f in fragments]
         self.flat = [
             [(self.gates[way], *row) for way, _, rows in ways for row in rows] for ways in self.ways
         ]
@@ -284,23 +293,9 @@ class _Listing:
         self.landed: list[list[int]] = [[] for _ in range(self.stops)]  # the latest, ``most`` each
         self.half = max(1, device.cores.count // 2)
 
-    def _ways(self, f: Fragment) -> tuple[Way, ...]:
-        up, down = hops_of(f, self.stops)
-        stops, core, found = self.stops, f.core, []
-        if up:
-            end = core + up
-            rows = [(core, min(end, stops), core), (0, end - stops, core - stops)]
-            found.append((UP, up, rows))
-        if down:
-            end = core - down
-            rows = [(max(0, end), core, 1 - core), (end + stops, stops, 1 - core - stops)]
-            found.append((DOWN, down, rows))
-        return tuple(
-            (way, n * self.hop, tuple((a, b, d * self.hop) for a, b, d in rows if a < b))
-            for way, n, rows in found
-        )
-
-    def run(self) -> Schedule:
+    def run(self, best: Schedule | None = None) -> Schedule | None:
+        """None when it takes no less than the ``best`` one so far."""
+        limit = NEVER if best is None else (best.cycles - 1) * self.tick
         pending: dict[int, list[int]] = {}
         for i, f in enumerate(self.fragments):
             pending.setdefault(f.core, []).append(i)
@@ -336,6 +331,8 @@ class _Listing:
                 sent.append(Sending(i, f.far, arrived if waited else None))
                 numbers[c] += 1
                 last = max(last, done)
+                if last > limit:
+                    return None
         return Schedule(tuple(sent), -(-last // self.tick))
 
     def _choose(self, pending: Sequence[int], now: int) -> tuple[int | None, int]:
@@ -385,3 +382,22 @@ class _Listing:
             if len(landed) > self.most:
                 del landed[0]
         return left, done
+
+
+@lru_cache(maxsize=1 << 14)
+def _ways(f: Fragment, stops: int, hop: int) -> tuple[Way, ...]:
+    """Of a fragment, with so many ticks a hop."""
+    up, down = hops_of(f, stops)
+    core, found = f.core, []
+    if up:
+        end = core + up
+        rows = [(core, min(end, stops), core), (0, end - stops, core - stops)]
+        found.append((UP, up, rows))
+    if down:
+        end = core - down
+        rows = [(max(0, end), core, 1 - core), (end + stops, stops, 1 - core - stops)]
+        found.append((DOWN, down, rows))
+    return tuple(
+        (way, n * hop, tuple((a, b, d * hop) for a, b, d in rows if a < b))
+        for way, n, rows in found
+    )

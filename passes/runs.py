@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from typing import Any
 
-from spyrec.ir.arrange import resized
+from spyrec.ir.arrange import resized_sticks
+from spyrec.ir.digits import Whole
 from spyrec.ir.layout import Layout
 from spyrec.ir.tiles import tile_shape
 
@@ -14,13 +15,12 @@ from .kernel import Nest, memory_order
 STICK = 128  # bytes
 
 
-@lru_cache(maxsize=1 << 16)
-def buffer_sticks(shape: tuple[int, ...], like: Layout) -> int:
+def buffer_sticks(shape: Sequence[Whole], like: Layout) -> Whole:
     """Sticks of a buffer for a part of that shape of a tensor laid out ``like`` this."""
-    return resized(like, shape).sticks
+    return resized_sticks(like, shape)
 
 
-def sticks_and_run(layout: Layout, sizes: Sequence[int]) -> tuple[int, int]:
+def sticks_and_run(layout: Layout, sizes: Sequence[Whole]) -> tuple[Whole, Whole]:
     """Sticks of a part of ``sizes`` elements of a tensor, padding included, and how many of them
     lie one after the other: as far as the part covers the innermost memory dimensions.
 
@@ -29,14 +29,15 @@ def sticks_and_run(layout: Layout, sizes: Sequence[int]) -> tuple[int, int]:
     >>> sticks_and_run(Layout.stick((8192, 4096), 16, 1), (8192, 256))
     (32768, 32768)
     """
-    run = sticks = max(1, layout.bits // 16)
-    whole = True
+    run: Any = max(1, layout.bits // 16)
+    sticks, whole = run, True
     for t in reversed(memory_order(layout)):
         unit = layout.unit(t)
-        steps = -(-max(1, sizes[t]) // unit)
-        sticks *= steps
-        run *= steps if whole else 1
-        whole = whole and steps == -(-layout.shape[t] // unit)
+        steps = -(-sizes[t] // unit)
+        steps = steps + (steps < 1)
+        sticks = sticks * steps
+        run = run * (1 + (steps - 1) * whole)
+        whole = whole & (steps == -(-layout.shape[t] // unit))
     return sticks, run
 
 

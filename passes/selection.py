@@ -63,7 +63,7 @@ def select(things: Sequence[Thing], cost: StepCost, width: int = WIDTH) -> Selec
                 new = tuple(zip(starting, options, strict=True))
                 now = alive + new
                 spent = total + cost(step, dict(now))
-                left = tuple((i, o) for i, o in now if things[i].last > step)
+                left = tuple([(i, o) for i, o in now if things[i].last > step])
                 if left not in after or spent < after[left][0]:
                     after[left] = spent, (trail, new) if new else trail
         if len(after) > width:
@@ -92,52 +92,58 @@ def _steps(things: Sequence[Thing]) -> Iterator[tuple[int, list[int]]]:
     starting: dict[int, list[int]] = {}
     for i, thing in enumerate(things):
         starting.setdefault(thing.first, []).append(i)
-    alive = sorted({s for t in things for s in range(t.first, t.last + 1)})
-    for step in alive:
+    for step in sorted(_alive(things)):
         yield step, starting.get(step, [])
+
+
+Alive = Mapping[int, Sequence[int]]
+"""Step -> the things alive at it, in their order; only steps at which there are any."""
+
+
+def _alive(things: Sequence[Thing]) -> Alive:
+    found: dict[int, list[int]] = {}
+    for i, thing in enumerate(things):
+        for step in _life(thing):
+            found.setdefault(step, []).append(i)
+    return found
 
 
 def total_cost(things: Sequence[Thing], cost: StepCost, options: Sequence[int]) -> float:
     """What all steps cost together."""
-    return _cost_of(things, cost, options, [step for step, _ in _steps(things)])
+    alive = _alive(things)
+    return _cost_of(alive, cost, options, sorted(alive))
 
 
 def _cost_of(
-    things: Sequence[Thing], cost: StepCost, options: Sequence[int], steps: Sequence[int]
+    alive: Alive, cost: StepCost, options: Sequence[int], steps: Sequence[int]
 ) -> float:
-    return sum(
-        cost(s, {i: options[i] for i, t in enumerate(things) if t.first <= s <= t.last})
-        for s in steps
-    )
+    return sum(cost(s, {i: options[i] for i in alive[s]}) for s in steps)
 
 
 def _exchange(things: Sequence[Thing], cost: StepCost, options: list[int]) -> None:
     """Change one option, or two of things that meet, while something is gained."""
-    looks = EXCHANGES
+    looks, alive = EXCHANGES, _alive(things)
     changed = True
     while changed and looks > 0:
         changed = False
         for i, one in enumerate(things):
-            meeting = (
-                j for j in range(i + 1, len(things))
-                if things[j].first <= one.last and one.first <= things[j].last
-            )
-            for who in ((i,), *((i, j) for j in meeting)):
+            meeting = {j for s in _life(one) for j in alive[s] if j > i}
+            for who in ((i,), *((i, j) for j in sorted(meeting))):
                 looks -= 1
                 if looks <= 0:
                     return
-                first, last = min(things[k].first for k in who), max(things[k].last for k in who)
-                steps = [
-                    s for s in range(first, last + 1)
-                    if any(things[k].first <= s <= things[k].last for k in who)
-                ]
-                best, kept = _cost_of(things, cost, options, steps), [options[k] for k in who]
+                steps = sorted({s for k in who for s in _life(things[k])})
+                best, kept = _cost_of(alive, cost, options, steps), [options[k] for k in who]
                 for tried in product(*(range(things[k].options) for k in who)):
                     _put(options, who, tried)
-                    spent = _cost_of(things, cost, options, steps)
+                    spent = _cost_of(alive, cost, options, steps)
                     if spent < best:
                         best, kept, changed = spent, [*tried], True
                 _put(options, who, kept)
+
+
+def _life(thing: Thing) -> range:
+    return range(thing.first, thing.last + 1)
 
 
 def _put(options: list[int], who: Sequence[int], values: Sequence[int]) -> None:

@@ -18,7 +18,16 @@ class ShareLaunches:
     """Allows code generation to put successive kernels into one launch of the device. Which of them
     it does depends on how long their code is, so it is decided there. No kernel changes.
 
-    Sets ``shared_launches`` on the module.
+    Sets ``shared_launches`` on the module. Before -> after:
+
+    >>> from spyrec.ir.parser import parse_module
+    >>> from spyrec.sim.device import load_device
+    >>> before = parse_module('''module "m" {
+    ...   input %x: tensor<4xf32>
+    ...   output "y" = %x
+    ... }''')
+    >>> ShareLaunches().run(before, Target(load_device())).attrs["shared_launches"]
+    True
     """
 
     name: ClassVar[str] = "share-launches"

@@ -3,7 +3,7 @@ holds for all that look like it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterator, Sequence
 
 import numpy as np
 
@@ -50,10 +50,26 @@ def exact(value: object) -> Hashable:
     """An attribute's value so that only the very same value is equal to it."""
     match value:
         case tuple():
-            return tuple(map(exact, value))
+            return value if _plain(value) else tuple(map(exact, value))
         case np.ndarray():
             return value.dtype.str, value.shape, value.tobytes()
         case bool() | float():
             return type(value).__name__, repr(value)
         case _:
             return value  # int, str, None, an element type
+
+
+PLAIN = frozenset((int, str, type(None), tuple))
+
+
+def _plain(value: tuple[object, ...]) -> bool:
+    """Is it of ints, strings and None, however deep? Then ``exact`` of it is the tuple itself. Most
+    are, of thousands of numbers, so it is looked through a level at a time."""
+    level: Sequence[object] = value
+    while True:
+        kinds = set(map(type, level))
+        if not kinds <= PLAIN:
+            return False
+        if tuple not in kinds:
+            return True
+        level = [inner for part in level if type(part) is tuple for inner in part]

@@ -4,26 +4,29 @@ the loops.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from spyrec.ir.core import Module, Op
+import numpy as np
+
+from spyrec.ir.core import Block, Module, Op, Value
+from spyrec.ir.digits import Ints, Whole
 from spyrec.ir.errors import CapacityError
 from spyrec.ir.layout import Layout
-from spyrec.ir.tiles import tile_shape
+from spyrec.ir.tiles import FACTORS, tile_shape
 from spyrec.sim.device import DeviceSpec
 
-from .contract_price import contract_candidates, contract_cost, keepable, kept_bytes
+from .contract_price import Tilings, contract_costs, tilings
 from .homes import held_bytes, resident_bytes
-from .kernel import GROUP, Nest, spans
+from .kernel import GROUP, Map, Nest, spans
 from .manager import Target
 from .pieces import is_direct, source_window
 from .pins import Counts, pinned, pinned_loops
 from .rooms import taken_rooms
-from .runs import buffer_sticks, bursts
+from .runs import STICK, buffer_sticks, bursts
 from .signature import signature
 from .stages import reused, stages
 
@@ -266,27 +269,24 @@ def _rank(nest: Nest, tile: Sequence[int]) -> int:
 
 
 def tile_bytes(
-    nest: Nest, tile: tuple[int, ...], lean: bool = False, but: Collection[int] = ()
-) -> int:
+    nest: Nest, tile: Sequence[Whole], lean: bool = False, but: Collection[int] = ()
+) -> Whole:
     """Scratchpad bytes of one kernel's tile buffers: streamed operands and stored results in all
     their slots, temporaries once; operands ``but`` not counted. ``lean``: what no loop changes once
     only, as the buffers really are; the usual count leaves room for the next kernel's weights.
     """
-    looped = {d for d, (n, t) in enumerate(zip(nest.local, tile, strict=True)) if n > t}
-    block = nest.op.regions[0]
+    block: Block = nest.op.regions[0]
     parts = stages(block, [a for a in block.args if a.type.size == 1])
-    taken = taken_rooms(nest, parts)
-    total = 0
+    taken: dict[Value, Value] = taken_rooms(nest, parts)
     ends = [
         end for i, end in enumerate(zip(nest.op.operands, nest.maps, strict=True)) if i not in but
     ]
     made = zip(block.results, nest.op.results, nest.out_maps, strict=True)
     ends += ((r, m) for v, r, m in made if v not in taken)
+    total = 0 * tile[0]
     for v, m in ends:
         if v.type.space != "lx" and (v.type.size > 1 or v in nest.op.results):
-            assert v.type.layout is not None
-            slots = 1 if lean and not any(spans(m, d) for d in looped) else nest.buffers
-            total += buffer_sticks(tile_shape(m, tile), v.type.layout) * 128 * slots
+            total = total + streamed_bytes(nest, v, m, tile, lean)
     results = {*block.results, *taken}
     lanes = prod(
         -(-n // GROUP) * 128 if d == nest.stick else n
@@ -299,11 +299,26 @@ def tile_bytes(
             share = stage.result.type.size / max(
                 1, prod(nest.extents[d] for d in nest.parallel | nest.whole)
             )
-            total += int(lanes * 2 * min(1.0, share)) + 256
-    if nest.kind == "vec" and looped & nest.summed:
-        sums = tuple(1 if d in nest.summed else n for d, n in enumerate(tile))
+            total = total + _whole(lanes * 2 * min(1.0, share)) + 256
+    if nest.kind == "vec" and any(nest.local[d] > tile[d] for d in nest.summed):
+        sums = tuple(1 if d in nest.summed else int(n) for d, n in enumerate(tile))
         total += Layout.stick(sums, 32, nest.stick).sticks * 128 * nest.buffers
     return total
+
+
+def streamed_bytes(nest: Nest, v: Value, m: Map, tile: Sequence[Whole], lean: bool) -> Whole:
+    """Scratchpad bytes of the buffers of one operand or result. ``lean`` as in ``tile_bytes``."""
+    assert v.type.layout is not None
+    size = buffer_sticks(tile_shape(m, tile), v.type.layout) * STICK * nest.buffers
+    if not lean:
+        return size
+    still = prod(n >= nest.local[d] for d, n in enumerate(tile) if spans(m, d))
+    return size // nest.buffers * (nest.buffers - (nest.buffers - 1) * still)
+
+
+def _whole(x: Any) -> Any:
+    """A float, or each of an array, rounded down."""
+    return int(x) if isinstance(x, float) else x.astype(np.int64)
 
 
 def move_bytes(nest: Nest, tile: tuple[int, ...]) -> int:
@@ -335,14 +350,11 @@ def move_buffers(op: Op, tile: tuple[int, ...]) -> list[tuple[str, int]]:
 def tile_contract(nest: Nest, budget: int, room: int, device: DeviceSpec) -> Tiled:
     """(tile, loops, keep, why) of a matrix kernel that costs least; CapacityError when nothing
     fits. ``room``: bytes for its buffers when some of its factors stay."""
-    candidates = list(contract_candidates(nest, device))
+    every = tilings(nest, device).with_kept(room)
     for lean in (False, True):
-        priced = sorted(
-            (contract_cost(nest, tile, loops, device, (), keep), count, keep, tile, loops)
-            for count, (tile, loops) in enumerate(candidates)
-            for keep in _kept_within(nest, tile, loops, budget, room, lean)
-        )
-        if priced:
+        streamed, total = contract_bytes(every, lean)
+        fits = (streamed <= budget) & (total <= max(budget, room))
+        if fits.any():
             break
     else:
         part = dict(zip(nest.dim_names, nest.local, strict=True))
@@ -350,26 +362,32 @@ def tile_contract(nest: Nest, budget: int, room: int, device: DeviceSpec) -> Til
             f"tiling: no tile of {nest.name} {part} fits {budget / 2**20:.2f} MiB of scratchpad "
             f"(from {nest.op.loc})"
         )
-    cost, _, keep, tile, loops = priced[0]
+    ways, sizes = every.take(fits), total[fits]
+    costs = contract_costs(ways, device)
+    best = np.argsort(costs, kind="stable")
+    first = best[0]
+    tile, loops, keep = ways.tiles(first), ways.loops(first), ways.kept(first)
     rejected: dict[tuple[Counts, Counts], float] = {}
-    for other, _, _, t, o in priced:  # two sizes to try may come to one tile
-        if len(rejected) < RUNNERS_UP and (t, o) != (tile, loops):
-            rejected.setdefault((t, o), float(other))
+    for i in best[1:]:
+        other = ways.tiles(i), ways.loops(i)
+        if other != (tile, loops):  # two sizes to try may come to one tile
+            rejected.setdefault(other, float(costs[i]))
+        if len(rejected) == RUNNERS_UP:
+            break
     others = tuple((t, o, c) for (t, o), c in rejected.items())
-    size = tile_bytes(nest, tile, lean, keep) + _all_kept(nest, tile, loops, keep)
-    return tile, loops, keep, (size, room if keep else budget, float(cost), others)
+    why = int(sizes[first]), room if keep else budget, float(costs[first]), others
+    return tile, loops, keep, why
 
 
-def _all_kept(nest: Nest, tile: Counts, loops: Counts, keep: Counts) -> int:
-    return sum(kept_bytes(nest, tile, loops, i) for i in keep)
-
-
-def _kept_within(
-    nest: Nest, tile: Counts, loops: Counts, budget: int, room: int, lean: bool
-) -> Iterator[Counts]:
-    """Which factors may stay so that the buffers fit: what streams ``budget``, all of it ``room``
-    bytes."""
-    for keep in keepable(nest, tile, loops, room):
-        size = tile_bytes(nest, tile, lean, keep)
-        if size <= budget and size + _all_kept(nest, tile, loops, keep) <= max(budget, room):
-            yield keep
+def contract_bytes(ways: Tilings, lean: bool) -> tuple[Ints, Ints]:
+    """[way]: scratchpad bytes of what streams through the tiles of one matrix kernel, counted as
+    ``tile_bytes`` does, and with the factors that stay."""
+    nest, factors = ways.nest, range(FACTORS)
+    tile = [*ways.tile]
+    total = streamed = tile_bytes(nest, tile, lean, factors)
+    for i in factors:
+        v, m, keep = nest.op.operands[i], nest.maps[i], ways.keep[i]
+        through = streamed_bytes(nest, v, m, tile, lean) * ways.away[i]
+        streamed = streamed + np.where(keep, 0, through)
+        total = total + np.where(keep, ways.kept_bytes(i), through)
+    return streamed, total

@@ -177,7 +177,7 @@ class Hbm:
         return SPREAD_STEPS * max(0, beyond) // max(1, reach)
 
     def turnaround_ticks(
-        self, nbytes: Ints, batch_bytes: int | None = None, lone_side: bool = False
+        self, nbytes: Ints, batch_bytes: Ints | None = None, lone_side: bool = False
     ) -> Ints:
         """Bus ticks lost when ``nbytes`` of one direction alternate with as many of the other:
         there and back for each batch.
@@ -186,7 +186,9 @@ class Hbm:
         and moves ``self.batch_bytes`` at most before it turns. ``lone_side``: only cores of one
         half of the ring wait, so that nothing passes while the link to them turns.
         """
-        batch = min(max(batch_bytes or self.batch_bytes, self.burst_bytes), self.batch_bytes)
+        batch = self.batch_bytes if batch_bytes is None else batch_bytes
+        batch = batch + (self.burst_bytes - batch) * (batch < self.burst_bytes)
+        batch = batch - (batch - self.batch_bytes) * (batch > self.batch_bytes)
         turns = 2 * self.turnaround_cycles + lone_side * self.side_turn_cycles
         return -(-nbytes * turns * self.bytes_per_cycle // batch)
 
@@ -263,7 +265,7 @@ class Ring:
         """Ring cycles that ``nbytes`` of partial sums occupy the segment to a neighbour."""
         return -(-nbytes // self.psum_bytes_per_cycle)
 
-    def to_core(self, ring_cycle: int, core_mhz: int) -> int:
+    def to_core(self, ring_cycle: Ints, core_mhz: int) -> Ints:
         """The first core cycle that begins no earlier than the ring cycle."""
         return -(-ring_cycle * core_mhz // self.clock_mhz)
 
@@ -273,7 +275,7 @@ class Ring:
         ring_cycles = self.payload_cycles(nbytes) + hops * self.hop_cycles
         return self.start_cycles + self.to_core(ring_cycles, core_mhz)
 
-    def psum_cycles(self, nbytes: int, core_mhz: int) -> int:
+    def psum_cycles(self, nbytes: Ints, core_mhz: int) -> Ints:
         """Core cycles from issue until ``nbytes`` of partial sums are added on the neighbouring
         core, on an idle ring."""
         ring_cycles = self.psum_payload_cycles(nbytes) + self.hop_cycles

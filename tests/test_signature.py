@@ -149,6 +149,8 @@ def test_names_are_all_that_may_differ() -> None:
     different = [
         kernel(), kernel(level=True), kernel(level=1.0), kernel(level=0.0), kernel(level=-0.0),
         kernel(level=(1,)), kernel(level=(True,)), kernel(level=None), kernel(level="1"),
+        kernel(level=(2, (1, (0,)))), kernel(level=(2, (1, (False,)))),
+        kernel(level=(2, (1, (0.0,)))),
         kernel(level=np.array([1, 0])), kernel(level=np.array([1, 2])),
         kernel(level=np.array([[1, 2]])), kernel(level=np.array([1, 2], np.int32)),
         kernel(level=float("nan")), kernel(swap=True), kernel(twice=True), kernel(more=1),

@@ -1,0 +1,105 @@
+"""How the work of planning grows with the layers of a model: lines of Python that the passes run,
+which are the same on every machine but for a few in a million (sets of objects have no order).
+Layers differ in their widths, or are all alike.
+Run: python -m benchmarks.growth [--most 8]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
+
+from spyrec.driver import lower_module
+from spyrec.ir.core import Module
+from spyrec.ir.parser import parse_module
+from spyrec.passes.manager import Target
+from spyrec.passes.pipeline import PIPELINE
+from spyrec.sim.device import load_device
+
+TOKENS = 64
+UNITS = (3, 10, 5, 8, 4, 9, 6, 7)  # widths in sticks; the first 2, 4, 8 have the same mean
+WIDEST = max(UNITS)
+COUNTED = ("spyrec.passes.", "spyrec.ir.")
+
+
+def layers(widths: Sequence[int]) -> str:
+    """A model with a layer for each width, two products around a softmax over as much."""
+    tokens, full = TOKENS, 64 * WIDEST
+    lines = [f"  input %x0: tensor<{tokens}x{full}xf32>"]
+    for i, w in enumerate(widths):
+        lines += [
+            f"  input %a{i}: tensor<{full}x{64 * w}xf32>",
+            f"  input %b{i}: tensor<{64 * w}x{full}xf32>",
+        ]
+    for i, w in enumerate(widths):
+        inner = f"tensor<{tokens}x{64 * w}xf32>"
+        lines += [
+            f"  %h{i} = matmul(%x{i}, %a{i}) : {inner}",
+            f"  %s{i} = softmax(%h{i}) {{axis = 1}} : {inner}",
+            f"  %p{i} = matmul(%s{i}, %b{i}) : tensor<{tokens}x{full}xf32>",
+            f"  %x{i + 1} = add(%x{i}, %p{i}) : tensor<{tokens}x{full}xf32>",
+        ]
+    end = f'  output "y" = %x{len(widths)}'
+    return "\n".join(['module "layers" {', *lines, end, "}"])
+
+
+def different(count: int) -> Module:
+    return parse_module(layers([
+        UNITS[i % len(UNITS)] + WIDEST * (i // len(UNITS)) for i in range(count)
+    ]))
+
+
+def alike(count: int) -> Module:
+    return parse_module(layers([UNITS[0]] * count))
+
+
+def lines_run(module: Module) -> int:
+    """Lines of passes and IR that planning runs when nothing is remembered of other modules."""
+    forget()
+    target, count = Target(load_device()), 0
+
+    def line(_frame: FrameType, event: str, _arg: object) -> Any:
+        nonlocal count
+        count += event == "line"
+        return line
+
+    def call(frame: FrameType, _event: str, _arg: object) -> Any:
+        return line if str(frame.f_globals.get("__name__")).startswith(COUNTED) else None
+
+    before = sys.gettrace()
+    sys.settrace(call)
+    try:
+        lower_module(module, target, pipeline=PIPELINE, plan_budget=0.0)
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def forget() -> None:
+    """Empty what functions of spyrec remember."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("spyrec."):
+            for function in vars(module).values():
+                clear: Callable[[], None] | None = getattr(function, "cache_clear", None)
+                if clear is not None and callable(clear):
+                    clear()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--most", type=int, default=8, help="layers of the largest model")
+    options = parser.parse_args()
+    for make in (different, alike):
+        count, before = 1, None
+        while count <= options.most:
+            lines = lines_run(make(count))
+            grew = "" if before is None else f", {lines / before:.2f} times as many"
+            print(f"{count:>3} layers, {make.__name__}: {lines:>9,} lines{grew}", flush=True)
+            count, before = 2 * count, lines
+
+
+if __name__ == "__main__":
+    main()
