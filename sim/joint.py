@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 from .device import DeviceSpec
 from .encoding import encode_kernel
@@ -33,8 +34,8 @@ def code_bytes(kernel: Kernel, device: DeviceSpec) -> int:
 
 def shared(program: Program) -> Iterator[tuple[int, tuple[Launch, ...]]]:
     """The launches that the device starts: the number of the first kernel of each, and all."""
-    first: list[int] = [i for i, launch in enumerate(program.launches) if not launch.joint]
-    for low, end in zip(first, (*first[1:], len(program.launches)), strict=True):
+    first = [i for i, launch in enumerate(program.launches) if not launch.joint]
+    for low, end in pairwise((*first, len(program.launches))):
         yield low, program.launches[low:end]
 
 
