@@ -72,6 +72,14 @@ class Nest:
         return frozenset(d for coefs in rows for d, c in enumerate(coefs) if c)
 
     @cached_property
+    def rank(self) -> int:
+        """With how many dimensions the shapes inside are aligned at their ends: all of a vector
+        kernel, of others those of the results."""
+        if self.kind == "vec":
+            return len(self.extents)
+        return max(len(m) for m in self.out_maps)
+
+    @cached_property
     def weights(self) -> frozenset[int]:
         """Operands that are constants: they can be loaded before the kernel's turn comes."""
         return frozenset(self.op.attrs.get("weights", ()))  # type: ignore[arg-type]

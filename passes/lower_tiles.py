@@ -233,7 +233,7 @@ class _Lowering:
     def _spans_folded(self, v: Value) -> bool:
         """Does a value of a vector kernel vary along a dimension that is folded in a loop?"""
         full = rank1(v.type)
-        lead = self._rank() - len(full)
+        lead = self.nest.rank - len(full)
         return any(d >= lead and full[d - lead] > 1 for d in self.folded)
 
     def _inner(self, head: Stage, inside: Sequence[Stage]) -> list[Op]:
@@ -318,7 +318,7 @@ class _Lowering:
         v = stage.result
         m = self.maps.get(v)
         full = rank1(v.type)
-        lead = self._rank() - len(full)
+        lead = self.nest.rank - len(full)
         shape = tile_shape(m, self.nest.tile) if m is not None else self._part(full)
         kind = self.type_of.get(v, v.type).dtype
         if v in self.taken:
@@ -335,9 +335,6 @@ class _Lowering:
             assert laid.layout is not None
             return laid.with_(layout=laid.layout.summed(self.nest.terms))
         return laid
-
-    def _rank(self) -> int:
-        return max(len(m) for m in self.nest.out_maps)
 
     def _compute(self, stage: Stage, carried: Value | None) -> Op:
         """One instruction: the stage's ops on tiles, folded into the carried accumulator if there
@@ -403,17 +400,26 @@ class _Lowering:
             ]  # depthwise: a group for each channel of the tile
         if op.name == "broadcast_to":
             attrs["shape"] = self._part(rank1(op.result.type))
-        if op.name == "reshape":  # takes off a last dimension of extent 1, see stick-layout
-            attrs["shape"] = operands[0].type.static_shape[:-1]
+        if op.name == "reshape":
+            attrs["shape"] = self._reshaped(op, operands[0].type.static_shape)
         if op.name == "cast" and op.result.type.dtype.kind == "float":
             attrs["to"] = F32
         (type_,) = infer(op.name, [v.type for v in operands], attrs, op.loc)
         made = self.names.value(op.result.name, type_)
         return replace(op, operands=operands, results=(made,), attrs=MappingProxyType(attrs))
 
+    def _reshaped(self, op: Op, tile: tuple[int, ...]) -> tuple[int, ...]:
+        """What becomes of a tile: it loses a last dimension of extent 1 (see stick-layout), gets
+        the groups of its lanes apart or, as a result, together (fold-groups)."""
+        before, after = op.operands[0].type.static_shape, op.result.type.static_shape
+        if before == (*after, 1):
+            return tile[:-1]
+        m = self.maps.get(op.result)
+        return self._part(after) if m is None else tile_shape(m, self.nest.tile)
+
     def _part(self, full: Sequence[int]) -> tuple[int, ...]:
         """The shape of a tile of a value that is aligned with the last result dimensions."""
-        lead = self._rank() - len(full)
+        lead = self.nest.rank - len(full)
         return tuple(
             self.nest.tile[lead + i] if e == self.nest.extents[lead + i] else 1
             for i, e in enumerate(full)

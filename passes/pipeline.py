@@ -21,6 +21,7 @@ from .dce import Dce
 from .decompose import Decompose
 from .find_attention import FindAttention
 from .fold import Fold
+from .fold_groups import FoldGroups
 from .frame_columns import FrameColumns
 from .fuse import Fuse
 from .hbm_plan import HbmPlan
@@ -60,6 +61,7 @@ PIPELINE: Pipeline = (
     Dce(),  # nothing unread reaches the planner
     Fuse(),  # kernels; all planning below is per kernel or per edge between kernels
     StickLayout(),  # lanes first: it decides what divides evenly
+    FoldGroups(),  # where the lanes are known: rows are folded by groups first
     Improve(),  # what the passes below would decide, tried out and bettered while the budget lasts
     CoreAllocation(),  # then cores, seeing which tensors would have to move
     RingRelayout(),  # then which tensors stay on chip
@@ -84,7 +86,7 @@ BASELINE: Pipeline = (
     Cse(),
     MergeMoves(),
     Dce(),
-    BaselineKernels(),  # a kernel for each op of the published compiler
+    BaselineKernels(),  # a kernel for each op of the published compiler; each folds lane by lane
     BaselineSticks(),  # pins what the next pass would choose ...
     StickLayout(),
     BaselineOrder(),
@@ -104,8 +106,8 @@ Where nothing is planned the passes are the usual ones, so that both compute wit
 PLANNERS: Mapping[str, Pipeline] = MappingProxyType({"joint": PIPELINE, "baseline": BASELINE})
 
 DEVICE_PASSES: tuple[type[Pass], ...] = (
-    MergeMoves, Fuse, StickLayout, Improve, CoreAllocation, RingRelayout, Tiling, LowerTiles,
-    Scratchpad, HbmPlan, ShareLaunches,
+    MergeMoves, Fuse, StickLayout, FoldGroups, Improve, CoreAllocation, RingRelayout, Tiling,
+    LowerTiles, Scratchpad, HbmPlan, ShareLaunches,
 )  # fmt: skip
 
 BASELINE_PASSES: tuple[type[Pass], ...] = (
@@ -119,7 +121,7 @@ def registry() -> Registry:
 
 
 PLANNING: tuple[str, ...] = tuple(
-    str(p.name) for p in DEVICE_PASSES if p not in (MergeMoves, Improve)
+    str(p.name) for p in DEVICE_PASSES if p not in (MergeMoves, FoldGroups, Improve)
 )
 """Each of these builds on what those before it decided."""
 STANDS_FOR: Mapping[str, str] = MappingProxyType({BaselineKernels.name: Fuse.name})

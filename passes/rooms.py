@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from spyrec.ir.core import Value
 
-from .kernel import Nest, rank1
+from .kernel import Nest
 from .stages import Stage
 
 
@@ -29,13 +30,14 @@ def taken_rooms(nest: Nest, parts: Sequence[Stage]) -> dict[Value, Value]:
     }
     kept = {v: r.type.dtype.bits for v, r in zip(block.results, nest.op.results, strict=True)}
     taken: dict[Value, Value] = {}
+    whole = prod(nest.extents)
     for i, stage in enumerate(parts):
         result = stage.result
-        if stage.head is not None or rank1(result.type) != nest.extents:
+        if stage.head is not None or result.type.size != whole:
             continue
         later = {v for other in parts[i + 1 :] for v in other.inputs}
         for v in stage.inputs:
-            over = v not in later and v not in kept and rank1(v.type) == nest.extents
+            over = v not in later and v not in kept and v.type.size == whole
             if over and v in bits and kept.get(result, bits[v]) == bits[v]:
                 taken[result], bits[result] = v, bits[v]
                 break

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from spyrec.ir.core import Block, Op, Value
 
 from .groups import WINDOWS
+from .kernel import GROUP
 from .primitives import REDUCTIONS
 
 COSTLY = frozenset(
@@ -45,6 +46,7 @@ def stages(block: Block, immediates: Collection[Value] = ()) -> tuple[Stage, ...
     made_by = {r: op for op in block.ops for r in op.results}
     kept = {r for r in block.results if r in made_by}
     kept |= {op.result for op in block.ops if op.name in REDUCTIONS or op.name in HEADS}
+    kept |= _spread(block)
     kept |= _shared(block, made_by, kept)
     while True:
         out = [_stage(op, made_by, kept) for op in block.ops if op.result in kept]
@@ -92,6 +94,23 @@ def _stage(op: Op, made_by: dict[Value, Op], kept: set[Value]) -> Stage:
             found[o] = None
     head = op if op.name in REDUCTIONS or op.name in HEADS else None
     return Stage(tuple(found), op.result, tuple(inputs), head)
+
+
+def _spread(block: Block) -> set[Value]:
+    """Numbers spread over the lanes of one group that several groups use: spreading costs each
+    time."""
+    found = {
+        op.result for op in block.ops
+        if op.name == "broadcast_to" and _one_to_lanes(op.operands[0], op.result)
+    }
+    readers = [(v, op.result.type.size) for op in block.ops for v in op.operands if v in found]
+    return {v for v in found if all(n > v.type.size for w, n in readers if w is v)}
+
+
+def _one_to_lanes(x: Value, y: Value) -> bool:
+    """Do the shapes differ in one dimension only, of 1 and of a group's lanes?"""
+    pairs = zip(x.type.shape, y.type.shape, strict=False)
+    return x.type.rank == y.type.rank and [p for p in pairs if p[0] != p[1]] == [(1, GROUP)]
 
 
 def _shared(block: Block, made_by: dict[Value, Op], kept: set[Value]) -> set[Value]:

@@ -1,5 +1,7 @@
 """Claims as bytes: section .claims of an object file, block ``claims`` of a listing.
 
+Who holds what comes with them, if a program has any of it in the scratchpads.
+
 A tree of whole numbers, texts and tuples. Before each stands a number, seven bits a byte: its two
 low bits are the kind, the others a whole number (its sign in the lowest), the length of a text or
 of a tuple, or which of the tuples before, in order of their ends, stands here again.
@@ -17,6 +19,7 @@ from .isa import (
     Affine,
     Claim,
     Extent,
+    Holding,
     Instr,
     Intent,
     Kernel,
@@ -29,6 +32,7 @@ from .isa import (
 )
 
 Tree: TypeAlias = "int | str | tuple[Tree, ...]"
+Boxes: TypeAlias = tuple[tuple[tuple[int, int], ...], ...]
 INT, TEXT, TUPLE, AGAIN = range(4)
 DEPTH = 16
 NODES = 1 << 26
@@ -46,10 +50,12 @@ def pack_claims(program: Program) -> bytes:
         )
         for kernel in program.kernels
     ]
+    held = (tuple(map(_holding, program.holdings)),) if program.holdings else ()
     tree: Tree = (
         tuple(map(_tensor, program.tensors)),
         tuple(kernels),
         tuple(launch.tensors for launch in program.launches),
+        *held,
     )
     return bytes(_Writer().tree(tree).out)
 
@@ -60,7 +66,8 @@ def with_claims(program: Program, data: bytes | memoryview) -> Program:
     if not len(data):
         return program
     reader = _Reader(bytes(data))
-    tensors, kernels, launches = _fields(reader.tree(), 3)
+    tree = _many(reader.tree())
+    tensors, kernels, launches, *held = _fields(tree, 4 if len(tree) > 3 else 3)
     if reader.at != len(reader.data):
         raise ObjectError(f"claims: {len(reader.data) - reader.at} bytes are left over")
     made = zip(program.kernels, _many(kernels, len(program.kernels)), strict=True)
@@ -70,6 +77,7 @@ def with_claims(program: Program, data: bytes | memoryview) -> Program:
         tensors=tuple(map(_read_tensor, _many(tensors))),
         kernels=tuple(_with(kernel, tree) for kernel, tree in made),
         launches=tuple(replace(launch, tensors=_ints(tree)) for launch, tree in bound),
+        holdings=_read_holdings(held[0]) if held else (),
     )
 
 
@@ -86,7 +94,9 @@ def without_claims(program: Program) -> Program:
         for k in program.kernels
     )
     launches = (replace(launch, tensors=()) for launch in program.launches)
-    return replace(program, kernels=tuple(kernels), launches=tuple(launches), tensors=())
+    return replace(
+        program, kernels=tuple(kernels), launches=tuple(launches), tensors=(), holdings=()
+    )
 
 
 def _instrs(kernel: Kernel) -> Iterator[Instr]:
@@ -95,6 +105,10 @@ def _instrs(kernel: Kernel) -> Iterator[Instr]:
 
 def _tensor(t: Tensor) -> Tree:
     return t.name, t.shape, t.stick_dim, t.digits, t.lanes
+
+
+def _holding(h: Holding) -> Tree:
+    return h.tensor, h.dtype, h.address, h.size, h.launches, h.boxes
 
 
 def _intent(intent: Intent) -> Tree:
@@ -144,6 +158,26 @@ def _read_tensor(tree: Tree) -> Tensor:
     if not isinstance(name, str):
         raise _odd(name)
     return Tensor(name, _ints(shape), _int(stick_dim), _digits(digits), _digits(lanes))
+
+
+def _read_holdings(tree: Tree) -> tuple[Holding, ...]:
+    found = []
+    known: dict[Tree, Boxes] = {}
+    for item in _many(tree):
+        tensor, dtype, address, size, launches, boxes = _fields(item, 6)
+        if not isinstance(dtype, str):
+            raise _odd(dtype)
+        if boxes not in known:
+            known[boxes] = tuple(tuple(map(_pair, _many(box))) for box in _many(boxes))
+        found.append(Holding(
+            _int(tensor), dtype, _int(address), _int(size), _ints(launches), known[boxes],
+        ))  # fmt: skip
+    return tuple(found)
+
+
+def _pair(tree: Tree) -> tuple[int, int]:
+    first, count = _fields(tree, 2)
+    return _int(first), _int(count)
 
 
 def _digits(tree: Tree) -> tuple[tuple[int, int, int, int], ...]:

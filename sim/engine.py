@@ -386,9 +386,9 @@ class Engine:
 
     def _stats(self, flight: InFlight, now: int) -> LaunchStats:
         plan = flight.plan
-        per_unit: dict[str, list[int]] = {unit: [] for unit in UNITS}
+        per_unit: dict[str, list[int]] = {unit: [0] * plan.kernel.cores for unit in UNITS}
         for queue in flight.queues.values():
-            per_unit[UNITS[queue.unit]].append(queue.busy)
+            per_unit[UNITS[queue.unit]][queue.core] = queue.busy
         busiest = {unit: max(busy, default=0) for unit, busy in per_unit.items()}
         start = now if flight.first is None else flight.first
         go = now if flight.go is None else min(flight.go, now)
@@ -411,4 +411,5 @@ class Engine:
             lx_peak_bytes=plan.kernel.lx_bytes,
             bound=bound(now - go, busiest, bus_cycles),
             joint=self._program.launches[flight.index].joint,
+            core_busy_cycles={unit: tuple(busy) for unit, busy in per_unit.items()},
         )

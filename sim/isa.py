@@ -150,6 +150,24 @@ class Tensor:
 
 
 @dataclass(frozen=True)
+class Holding:
+    """A value that lies in the scratchpads, for reports: the machine does not look at it.
+
+    ``tensor``: its index in the program. ``dtype``: name of its element type. ``address``,
+    ``size``: of the piece, in bytes, that each core's scratchpad keeps for it. ``launches``: the
+    one that makes it, then those that read it, ascending; it lies there from the first to the last.
+    ``boxes``: for each core, along each dimension, (first element, elements) of the part it holds;
+    no elements on cores that hold nothing."""
+
+    tensor: int
+    dtype: str
+    address: int
+    size: int
+    launches: tuple[int, ...]
+    boxes: tuple[tuple[tuple[int, int], ...], ...]
+
+
+@dataclass(frozen=True)
 class Affine:
     """``start + sum(steps[d] * i[d]) + sum(loops[l] * trip[l])``."""
 
@@ -420,7 +438,7 @@ class Program:
 
     With ``buckets`` it holds several programs that share kernels, constants and card memory; one of
     them runs at a time (see ``link.bucket_program``). ``tensors``: the values that claims name, if
-    there are any."""
+    there are any; ``holdings``: those of them that lie in the scratchpads."""
 
     kernels: tuple[Kernel, ...]
     buffers: tuple[Buffer, ...]
@@ -429,6 +447,7 @@ class Program:
     meta: Mapping[str, str] = field(default_factory=dict)
     buckets: tuple[Bucket, ...] = ()
     tensors: tuple[Tensor, ...] = ()
+    holdings: tuple[Holding, ...] = ()
 
 
 def launched(kernel: Kernel, launch: Launch) -> Kernel:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .errors import ObjectError
-from .isa import STICK, Bucket, Buffer, Kernel, Launch, Program, Tensor
+from .isa import STICK, Bucket, Buffer, Holding, Kernel, Launch, Program, Tensor
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ def link(parts: Sequence[Part]) -> Program:
     launches: list[Launch] = []
     buckets: list[Bucket] = []
     tensors: dict[Tensor, int] = {}
+    holdings: list[Holding] = []
     shared: dict[Contents, Buffer] = {}
     own: list[list[Buffer]] = []
     names = [_names(part, shared) for part in parts]
@@ -55,6 +56,10 @@ def link(parts: Sequence[Part]) -> Program:
             launches.append(
                 replace(x, kernel=numbers[x.kernel], args=args, after=after, tensors=named)
             )
+        holdings += [
+            replace(h, tensor=claimed[h.tensor], launches=tuple(first + i for i in h.launches))
+            for h in part.program.holdings
+        ]
         known = {b.name for b in common}
         mine = [b for b in part.program.buffers if called[b.name] not in known]
         own.append([_renamed(b, called) for b in _settled(mine, base)])
@@ -65,7 +70,7 @@ def link(parts: Sequence[Part]) -> Program:
     whole = parts[0].program
     return Program(
         tuple(kernels), buffers, tuple(launches), whole.device, whole.meta, tuple(buckets),
-        tuple(tensors),
+        tuple(tensors), tuple(holdings),
     )
 
 
@@ -75,7 +80,8 @@ def bucket_program(program: Program, number: int) -> Program:
     first = sum(b.launches for b in program.buckets[:number])
     taken = program.launches[first : first + bucket.launches]
     used = sorted({x.kernel for x in taken})
-    claimed = sorted({t for x in taken for t in x.tensors})
+    held = [h for h in program.holdings if 0 <= h.launches[0] - first < bucket.launches]
+    claimed = sorted({t for x in taken for t in x.tensors} | {h.tensor for h in held})
     place, named = ({k: i for i, k in enumerate(known)} for known in (used, claimed))
     launches = tuple(
         replace(
@@ -84,11 +90,15 @@ def bucket_program(program: Program, number: int) -> Program:
         )
         for x in taken
     )  # fmt: skip
+    holdings = (
+        replace(h, tensor=named[h.tensor], launches=tuple(i - first for i in h.launches))
+        for h in held
+    )
     buffers = {b.name: b for b in program.buffers}
     return replace(
         program, kernels=tuple(program.kernels[k] for k in used), launches=launches,
         buffers=tuple(buffers[name] for name in bucket.buffers), buckets=(),
-        tensors=tuple(program.tensors[t] for t in claimed),
+        tensors=tuple(program.tensors[t] for t in claimed), holdings=tuple(holdings),
     )
 
 

@@ -11,7 +11,8 @@ still checked field by field, so that a forged one is refused as well.
     .rela.launches     for each slot the buffer and offset its address comes from
     .buckets           sizes, launches, buffers and meta of each bucket; empty without any
     .provenance        IR op and model nodes of each kernel's notes, then of each launch's
-    .claims            what each instruction is meant to do, for the checker (see claim_file.py)
+    .claims            what each instruction is meant to do, for the checker (see claim_file.py),
+                       and who holds what in the scratchpads, for reports
     .note.spyrec       format version and checksum, device description (TOML), meta (JSON)
     .symtab .strtab    kernels (functions in .text), then buffers (objects in the last two)
     .bss.hbm           inputs, outputs and temporaries: a symbol's value is its HBM address
@@ -51,7 +52,7 @@ from .isa import (
 from .records import Pack, Unpack
 from .wellformed import KINDS, Limits, check_program, limits_of
 
-VERSION = 3
+VERSION = 4
 PAGE = 4096
 OWNER = b"spyrec\0"
 NOTE_VERSION, NOTE_DEVICE, NOTE_META = 1, 2, 3  # what readelf calls version, architecture, unknown

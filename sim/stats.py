@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from .isa import Instr, Joint, Kernel
@@ -21,7 +21,8 @@ class LaunchStats:
     ``bus_busy_cycles``: bus time of its transfers, turnarounds included. ``padded_macs``:
     multiply-accumulates over whole groups of 64 columns. ``ring_bytes``: sent, partial sums
     included. ``lx_peak_bytes``: as planned.
-    ``bound``: see the function of that name; ``joint``: as in Launch.
+    ``bound``: see the function of that name; ``joint``: as in Launch. ``core_busy_cycles``:
+    ``busy_cycles`` of each core.
     """
 
     index: int
@@ -41,6 +42,7 @@ class LaunchStats:
     lx_peak_bytes: int
     bound: str
     joint: Joint = ""
+    core_busy_cycles: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def cycles(self) -> int:

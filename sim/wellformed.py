@@ -35,6 +35,7 @@ from .isa import (
     Stream,
 )
 from .wellformed_buckets import check_buckets
+from .wellformed_holdings import check_holdings
 
 MAX_CORES = 63  # a core mask is the non-negative half of 64 bits
 MAX_TOKEN = 0xFFFF
@@ -124,6 +125,7 @@ def check_program(program: Program, limits: Limits) -> None:
     if program.buckets:
         check_buckets(program)
     check_claims(program)
+    check_holdings(program, limits.cores)
 
 
 def check_kernel(kernel: Kernel, limits: Limits) -> None:

@@ -22,7 +22,8 @@ from spyrec.ir.errors import ParseError, SpyrecError
 from spyrec.lanes import undefined_outputs
 from spyrec.passes.manager import Hook, Numerics, Pass, Target
 from spyrec.progress import Progress, silent
-from spyrec.report import BucketUse, KernelRow, Report, Totals, kernel_rows, run_totals
+from spyrec.report import BucketUse, KernelRow, Report, Totals, rows_and_places, run_totals
+from spyrec.report_detail import detail_of
 from spyrec.sim import check as hazards
 from spyrec.sim import isa, objfile
 from spyrec.sim.device import DeviceSpec, load_device, parse_device
@@ -346,6 +347,7 @@ def simulate(
     jobs: int | None = None,
     progress: Progress = silent,
     bucket: Mapping[str, int] | None = None,
+    detail: bool = False,
 ) -> Result:
     """Run a program on the simulated device.
 
@@ -357,7 +359,8 @@ def simulate(
     time to see whether undefined lanes reach an output (docs/checking.md).
     A program with buckets takes inputs of any shape that fits one: the smallest is run, outputs are
     what the true shape gives. ``bucket`` asks for sizes of some dimensions; without ``inputs`` and
-    ``bucket`` the largest is run.
+    ``bucket`` the largest is run. ``detail``: the report tells of each launch, core, piece of the
+    ring and tensor, too (docs/report.md).
     On a busy machine start Python with OPENBLAS_NUM_THREADS=1: the matrices are small.
 
     Raises SpyrecError (inputs do not fit), SimError (the program breaks a rule of the machine; a
@@ -403,7 +406,9 @@ def simulate(
     if host_launch is not None:
         made = runtime.jobs_of(program.code, parts, ran.launches)
         host = runtime.host_time(machine, host_launch, made)
-    return result_of(program.code, machine, ran, fed, got, wall_s=wall_s, host=host, bucket=use)
+    return result_of(
+        program.code, machine, ran, fed, got, wall_s=wall_s, host=host, bucket=use, detail=detail
+    )
 
 
 def as_array(value: Any) -> Array:
@@ -421,11 +426,11 @@ def as_array(value: Any) -> Array:
 def result_of(
     code: isa.Program, machine: DeviceSpec, ran: RunResult, fed: Sequence[PortArray],
     got: Sequence[PortArray] | None, *, wall_s: float, host: runtime.HostTime | None = None,
-    bucket: BucketUse | None = None,
+    bucket: BucketUse | None = None, detail: bool = False,
 ) -> Result:
     """The result of a run: ``fed`` its inputs, ``got`` its outputs (None when only time was
     simulated), ``wall_s`` seconds of simulation."""
-    kernels = kernel_rows(code, machine, ran.launches)
+    kernels, places = rows_and_places(code, machine, ran.launches)
     totals = run_totals(ran, kernels, machine)
     facts = Report(
         spyrec=__version__, model=code.meta.get("model", ""), device=machine.name,
@@ -433,6 +438,7 @@ def result_of(
         clock_mhz=machine.clock_mhz, functional=got is not None, wall_s=round(wall_s, 6),
         events=ran.events, launch_cycles=totals.launch_cycles, meeting_cycles=totals.meeting_cycles,
         kernels=kernels, host=host, bucket=bucket,
+        detail=detail_of(code, machine, ran.launches, places) if detail else None,
     )
     warnings = (*runtime.overflow_warnings(fed), *runtime.nan_warnings(got or ()))
     outputs = {port.name: array for port, array in got or ()}

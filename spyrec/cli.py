@@ -26,6 +26,7 @@ FAULT, USAGE, DEFECT, INTERRUPTED = 1, 2, 70, 130
 COMMANDS = {
     "compile": "cli_compile",
     "simulate": "cli_simulate",
+    "report": "cli_report",
     "explain": "cli_explain",
     "disasm": "cli_asm",
     "asm": "cli_asm",

@@ -75,7 +75,7 @@ def simulate_command(
         result = api.simulate(
             loaded, arrays, timing_only=timing_only, seed=seed, device=device, trace=trace,
             check=check, host_launch=host_launch, jobs=jobs, progress=progress,
-            bucket=sizes or None,
+            bucket=sizes or None, detail=report is not None,
         )
     if result.facts.bucket is not None:
         click.echo(bucket_line(result.facts.bucket), err=True)

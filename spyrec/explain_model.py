@@ -304,7 +304,7 @@ def one_by_one(code: isa.Program) -> isa.Program:
         replace(first[kernel], after=(i - 1,) if i else (), early=False, joint="")
         for i, kernel in enumerate(sorted(first))
     )
-    return replace(code, launches=launches)
+    return replace(code, launches=launches, holdings=())
 
 
 def _elapsed(ran: RunResult, index: int) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from spyrec.plain_json import AsJson
+from spyrec.report_detail import Detail
 from spyrec.runtime.jobs import HostTime
 from spyrec.sim.device import DeviceSpec
 from spyrec.sim.isa import UNITS, Kernel, Program, launched
@@ -121,7 +122,8 @@ class Report(AsJson):
 
     ``launch_cycles``, ``meeting_cycles``: as in Totals. ``wall_s``: seconds the simulation
     itself took; ``events``: those the engine handled. ``host``: what launching takes beside, when
-    that was asked for. ``bucket``: None of a program without buckets.
+    that was asked for. ``bucket``: None of a program without buckets. ``detail``: what views draw,
+    when it was asked for.
     """
 
     spyrec: str
@@ -139,12 +141,22 @@ class Report(AsJson):
     kernels: tuple[KernelRow, ...]
     host: HostTime | None = None
     bucket: BucketUse | None = None
+    detail: Detail | None = None
 
 
 def kernel_rows(
     program: Program, device: DeviceSpec, launches: Sequence[LaunchStats]
 ) -> tuple[KernelRow, ...]:
     """The rows of a run, by the first launch of each."""
+    return rows_and_places(program, device, launches)[0]
+
+
+def rows_and_places(
+    program: Program, device: DeviceSpec, launches: Sequence[LaunchStats]
+) -> tuple[tuple[KernelRow, ...], tuple[int, ...]]:
+    """The rows of a run, by the first launch of each, and for each launch the number of its row."""
+    places: list[int] = []
+    numbers: dict[tuple[int, KernelRow], int] = {}
     rows: dict[tuple[int, KernelRow], KernelRow] = {}
     for stats in launches:
         index = program.launches[stats.index].kernel
@@ -156,7 +168,8 @@ def kernel_rows(
             source = dict.fromkeys((*seen.source, *row.source))
             row = replace(seen, count=seen.count + 1, source=tuple(source))
         rows[key] = row
-    return tuple(rows.values())
+        places.append(numbers.setdefault(key, len(numbers)))
+    return tuple(rows.values()), tuple(places)
 
 
 def run_totals(result: RunResult, kernels: Sequence[KernelRow], device: DeviceSpec) -> Totals:

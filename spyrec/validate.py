@@ -26,6 +26,7 @@ from spyrec.ir.core import Module
 from spyrec.ir.errors import CapacityError, PassError, SpyrecError
 from spyrec.ir.types import DType
 from spyrec.passes.allocate import CoreAllocation
+from spyrec.passes.fold_groups import FoldGroups
 from spyrec.passes.fuse import Fuse
 from spyrec.passes.improve import Improve
 from spyrec.passes.manager import Pass, Pipeline, Target, run_pipeline
@@ -222,12 +223,12 @@ def _dtypes(module: Module) -> list[DType]:
 
 def _passes(case: Case) -> Pipeline:
     """The usual pipeline with the case's decisions; values do not matter to time, so no trial run
-    looks at their range, no search looks for decisions other than those that were measured, and
-    each kernel is a launch, as it was there."""
+    looks at their range, no search looks for decisions other than those that were measured, the
+    lanes of every group are folded, and each kernel is a launch, as it was there."""
     out: list[Pass] = []
     for step in PIPELINE:
         match step:
-            case RangeScale() | Improve() | ShareLaunches():
+            case RangeScale() | Improve() | FoldGroups() | ShareLaunches():
                 continue
             case Fuse() if case.between:
                 out.append(replace(step, join=False))

@@ -108,11 +108,13 @@ def test_the_report_has_exactly_the_promised_fields(spx: str) -> None:
     assert list(report) == [
         "spyrec", "model", "device", "numerics", "total_cycles", "total_us", "clock_mhz",
         "functional", "wall_s", "events", "launch_cycles", "meeting_cycles",
-        "kernels", "host", "bucket",
+        "kernels", "host", "bucket", "detail",
     ]
     assert report["host"] is None
-    again = spyrec.simulate(spyrec.load(spx)).report()
+    again = spyrec.simulate(spyrec.load(spx), detail=True).report()
     assert {**again, "wall_s": 0} == {**report, "wall_s": 0}
+    plain = spyrec.simulate(spyrec.load(spx)).report()
+    assert {**plain, "wall_s": 0} == {**report, "wall_s": 0, "detail": None}
     [kernel] = report["kernels"]
     assert list(kernel) == [
         "name", "ops", "source", "count", "start_cycle", "cycles", "us", "cores", "macs",

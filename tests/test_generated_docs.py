@@ -14,6 +14,14 @@ from examples.make_models import encoder
 from spyrec import api
 from spyrec.frontend.onnx_load import OPSETS
 from spyrec.report import BucketUse, KernelRow, Report, UnitCycles
+from spyrec.report_detail import (
+    CardBuffer,
+    Detail,
+    HeldLayout,
+    HeldTensor,
+    KernelDetail,
+    LaunchTime,
+)
 from spyrec.runtime import HostTime
 from spyrec.sim.stats import bound
 from spyrec.table import HEADINGS, MAX_ROWS
@@ -58,13 +66,17 @@ def tables(page: str) -> list[list[str]]:
 
 
 def test_the_page_on_reports_has_every_field_column_and_bound() -> None:
-    run, host, bucket, kernel, bounds, units, columns = tables("docs/report.md")
+    run, host, bucket, kernel, bounds, units, columns, *details, views = tables("docs/report.md")
     assert run == [f.name for f in fields(Report)]
     assert host == [f.name for f in fields(HostTime)]
     assert bucket == [f.name for f in fields(BucketUse)]
     assert kernel == [f.name for f in fields(KernelRow)]
     assert units == [f.name for f in fields(UnitCycles)]
     assert columns == list(HEADINGS)
+    kinds = (Detail, KernelDetail, LaunchTime, HeldLayout, HeldTensor, CardBuffer)
+    assert details == [[f.name for f in fields(kind)] for kind in kinds]
+    page = (ROOT / "spyrec" / "html" / "page.html").read_text("utf-8")
+    assert views == re.findall(r'<section id="(\w+)"', page)
     assert f"the {MAX_ROWS + 1}st kernel on" in (ROOT / "docs" / "report.md").read_text("utf-8")
     idle = {"pt": 0, "sfp": 0, "rs": 0}
     found = [bound(1, idle | {unit: 1}, 0) for unit in ("pt", "sfp")]

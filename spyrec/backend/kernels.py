@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -11,6 +11,7 @@ from spyrec.ir.errors import CapacityError
 from spyrec.ir.layout import Layout
 from spyrec.passes.attrs import entries, whole_number
 from spyrec.passes.kernel import GROUP, Box, Nest
+from spyrec.passes.scratchpad import kernel_buffers
 from spyrec.passes.span import reaches
 from spyrec.sim.device import DeviceSpec
 from spyrec.sim.isa import Kernel, Stream, instructions
@@ -72,7 +73,8 @@ def build_kernel(
     params = _params(op, streams)
     kernel = Kernel(
         nest.name, streams, tuple(n for n, _ in params), tuple(ctx.programs), tuple(notes.list),
-        cores, whole_number(op, "lx_bytes"), _info(nest, span), tuple(ctx.ledger.tiles),
+        cores, whole_number(op, "lx_bytes"), _info(nest, span, around.constants),
+        tuple(ctx.ledger.tiles),
     )  # fmt: skip
     return kernel, tuple(v for _, v in params), tuple(ctx.ledger.bound)
 
@@ -150,9 +152,9 @@ def _check_trips(op: Op, streams: Mapping[str, Stream], most: int) -> None:
         )
 
 
-def _info(nest: Nest, span: int) -> dict[str, int | str]:
+def _info(nest: Nest, span: int, constants: Collection[Value]) -> dict[str, int | str]:
     """Facts for the report. ``cores``: how many have a part of the work; those that only help to
-    exchange tensors do not count."""
+    exchange tensors do not count. ``tile_bytes``: what its tiles take of a core's scratchpad."""
     dims = zip(nest.dim_names, nest.extents, strict=True)
     info: dict[str, int | str] = {
         "ops": str(nest.op.attrs["ops"]),
@@ -162,6 +164,7 @@ def _info(nest: Nest, span: int) -> dict[str, int | str]:
         "dims": ",".join(f"{n}={e}" for n, e in dims),
         "cores": sum(all(size for _, size in ranges) for ranges in nest.core_ranges),
         "span_bytes": span,
+        "tile_bytes": sum(b.size * b.slots for b in kernel_buffers(nest.op, set(constants))),
     }
     if nest.kind == "contract":
         kept = [e for d, e in enumerate(nest.extents) if d in nest.parallel and d != nest.stick]

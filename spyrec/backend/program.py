@@ -16,6 +16,7 @@ from spyrec.runtime import stored_bytes
 from spyrec.sim.isa import Buffer, Launch, Program, Tensor
 
 from .claims import tensor_of
+from .holdings import holdings
 from .kernels import Home, Surroundings
 from .shared import Built, SharedKernels
 from .state import with_state
@@ -86,7 +87,7 @@ def emit_program(
     meta = {"model": module.name, "numerics": target.numerics}
     return Program(
         tuple(shared.kernels), tuple(buffers), tuple(launches), target.device.text, meta,
-        tensors=tuple(map(_tensor, tensors)),
+        tensors=tuple(map(_tensor, tensors)), holdings=holdings(module, around.homes, tensors),
     )
 
 

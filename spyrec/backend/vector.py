@@ -144,7 +144,7 @@ def temporary_map(places: Places, v: Value) -> Map:
     """A temporary varies along the leading result dimensions in which its tile is not 1 wide."""
     extents = places.nest.extents
     shape = rank1(v.type)
-    lead = max(len(m) for m in places.nest.out_maps) - len(shape)
+    lead = places.nest.rank - len(shape)
     return tuple(
         (0, tuple(int(d == lead + i and (e > 1 or x == 1)) for d, x in enumerate(extents)))
         for i, e in enumerate(shape)
