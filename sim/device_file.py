@@ -121,6 +121,19 @@ def read_spec(cls: type[Spec], text: str, origin: str, more: Mapping[str, object
     return spec
 
 
+def read_values(
+    cls: type[Spec], values: Mapping[str, object], origin: str, more: Mapping[str, object]
+) -> Spec:
+    """``cls`` from what a TOML text would hold. DeviceError as of read_spec, without lines."""
+    problems: list[Problem] = []
+    spec = _section(Section(cls), values, (), more, problems)
+    if problems:
+        told = [f"{origin}: {_dotted(path)}{said}" for path, said in problems[:PROBLEMS_TOLD]]
+        raise DeviceError("\n".join(told))
+    assert isinstance(spec, cls)
+    return spec
+
+
 @cache
 def _rules(section: Section) -> Mapping[str, Rule]:
     hints = get_type_hints(section.cls, include_extras=True)

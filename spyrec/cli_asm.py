@@ -19,7 +19,11 @@ from spyrec.cli_path import NEW_FILE, write_out
 def disasm_command(
     program: str, kernel: str | None, no_weights: bool, output: str | None
 ) -> None:
-    """Print PROGRAM.spx as an assembler listing, which `spyrec asm` reads back."""
+    """Print PROGRAM.spx as an assembler listing, which `spyrec asm` reads back.
+
+    \b
+    spyrec disasm model.spx --kernel k3_matmul_add
+    """
     from spyrec.ir.errors import SpyrecError
     from spyrec.sim.listing import disassemble, kernel_listing
     from spyrec.sim.objfile import load_program
@@ -39,7 +43,12 @@ def disasm_command(
 @click.argument("listing", type=click.Path(dir_okay=False))
 @click.option("-o", "--output", required=True, type=NEW_FILE, help="The object file to write.")
 def asm_command(listing: str, output: str) -> None:
-    """Assemble LISTING into an object file."""
+    """Assemble LISTING into an object file.
+
+    \b
+    spyrec disasm model.spx -o model.lst
+    spyrec asm model.lst -o model.spx
+    """
     from spyrec.files import write_bytes
     from spyrec.ir.errors import ParseError
     from spyrec.sim.assembler import assemble

@@ -56,6 +56,9 @@ def bisect_command(
     simulated.
 
     Exit code 0: nothing is wrong; 1: a pass is named.
+
+    \b
+    spyrec bisect model.onnx --load my_pass.py --after fuse my-pass
     """
     from spyrec import files
     from spyrec.api import import_model, target_of

@@ -188,7 +188,13 @@ def compile_command(
     no_cache: bool,
     numerics: Any,
 ) -> None:
-    """Compile MODEL (.onnx, .pt2, or IR text in .sir) into a program for the simulated device."""
+    """Compile MODEL (.onnx, .pt2, or IR text in .sir) into a program for the simulated device.
+
+    \b
+    spyrec compile model.onnx --bind batch=1 -o model.spx
+    spyrec compile model.onnx --buckets seq=64,128
+    spyrec compile model.onnx --emit ir --print-after fuse
+    """
     bindings, constants = parse_sizes("--bind", bind), parse_const(const)
     sizes = parse_buckets(buckets)
     if sizes and emit == "ir":

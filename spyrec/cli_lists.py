@@ -10,7 +10,12 @@ import click
 @click.command("devices", short_help="List the machines there are.")
 @click.argument("files", metavar="[FILE.toml]...", nargs=-1, type=click.Path(dir_okay=False))
 def devices_command(files: Sequence[str]) -> None:
-    """List the machines that ship with spyrec, or check and list FILEs, machines of your own."""
+    """List the machines that ship with spyrec, or check and list FILEs, machines of your own.
+
+    \b
+    spyrec devices
+    spyrec devices my.toml
+    """
     from spyrec.sim.device import builtin_devices, load_device
 
     for name in files or builtin_devices():
@@ -30,7 +35,12 @@ def devices_command(files: Sequence[str]) -> None:
               metavar="FILE.py", help="Passes of your own, too.")
 def passes_command(names: Sequence[str], loaded: Sequence[str]) -> None:
     """List the passes with their options and defaults, then the pipeline of each planner; or tell
-    of each PASS what it does, its options, its places, and an example of IR before and after."""
+    of each PASS what it does, its options, its places, and an example of IR before and after.
+
+    \b
+    spyrec passes
+    spyrec passes fuse tiling
+    """
     from spyrec.ir.errors import PassError
     from spyrec.passes.pipeline import BASELINE, PIPELINE
     from spyrec.passes.pipeline_text import print_pipeline
@@ -58,7 +68,12 @@ def passes_command(names: Sequence[str], loaded: Sequence[str]) -> None:
 @click.option("--onnx", is_flag=True, help="List the ONNX operators that can be imported instead.")
 @click.option("--torch", is_flag=True, help="List the PyTorch operators that can be imported.")
 def ops_command(onnx: bool, torch: bool) -> None:
-    """List the ops of the IR, by family: operands; attributes -> results, and what each does."""
+    """List the ops of the IR, by family: operands; attributes -> results, and what each does.
+
+    \b
+    spyrec ops
+    spyrec ops --onnx
+    """
     from spyrec.reference import onnx_reference, op_reference, torch_reference
 
     if torch:

@@ -53,7 +53,12 @@ def simulate_command(
     bucket: Sequence[str],
     device: str | None,
 ) -> None:
-    """Simulate PROGRAM.spx, compute its outputs and print one line per kernel."""
+    """Simulate PROGRAM.spx, compute its outputs and print one line per kernel.
+
+    \b
+    spyrec simulate model.spx --inputs in.npz --outputs out.npz
+    spyrec simulate model.spx --timing-only --report report.json --trace trace.json
+    """
     if timing_only and outputs:
         raise click.UsageError("--timing-only computes no numbers, so it has no --outputs to write")
     if jobs is not None and host_launch is None:

@@ -25,6 +25,9 @@ def validate_command(measurements: str, json_file: str | None, device: str) -> N
 
     Figures are of log(predicted / measured): root mean square and mean in percent, the row that is
     farthest off and its predicted over measured time, and the rank correlation.
+
+    \b
+    spyrec validate measurements.csv --json figures.json
     """
     from spyrec import files
     from spyrec.progress import progress_bar

@@ -1,0 +1,1 @@
+"""Many runs: models on machines that differ in a few parameters, planned in several ways."""
