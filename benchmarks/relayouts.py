@@ -1,5 +1,6 @@
 """How long exchanges over the ring take, beside what no exchange can beat. Run:
-python -m benchmarks.relayouts [--random 500] [--far] [--only R06 '#17'] [--check]
+python -m benchmarks.relayouts [--random 500] [--far] [--only R06 '#17'] [--no-room]
+[--check]
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ from spyrec.ir.core import Op, Value
 from spyrec.ir.exchange import is_empty
 from spyrec.ir.layout import Layout
 from spyrec.ir.types import TensorType, dtype
-from spyrec.passes.exchange_plan import Ends, best_orders, local_layout, plan_exchange
+from spyrec.passes.exchange_plan import best_orders, plan_exchange
 from spyrec.passes.exchange_price import memory_cycles, ring_cycles
+from spyrec.passes.homes import local_layout
 from spyrec.passes.kernel import GROUP, Box
+from spyrec.passes.sends import Ends
 from spyrec.sim.check import find_hazards
 from spyrec.sim.device import DeviceSpec, load_device
 from spyrec.sim.isa import Buffer, Kernel, Launch, Program, Stream
@@ -50,23 +53,24 @@ class Built:
     planned: int
 
 
-def build(case: Case, device: DeviceSpec) -> Built:
-    """The program of a case."""
+def build(case: Case, device: DeviceSpec, room: bool = True) -> Built:
+    """The program of a case. ``room``: sends may land beside the receivers' buffers too."""
     type_ = TensorType(case.shape, DL16, Layout.stick(case.shape, DL16.bits, case.stick), "lx")
     x, y = Value("x", type_), Value("y", type_)
     op = Op("relayout", (x,), (y,), MappingProxyType({"boxes": case.dest}))
     ends = best_ends(case, device)
     before, after = ends.source, ends.target
-    plan = plan_exchange(case.source, case.dest, ends, device)
+    plan = plan_exchange(case.source, case.dest, ends, device, room)
     used = {send.core for send in (*plan.sends, *plan.copies)}
     source = Region("lx", before, "dl16", (0,), case.source)
     target = Region("lx", after, "dl16", (before.sticks,), case.dest)
     root = Body()
     tokens = iter(range(1, 1 << 20))
-    emitter = RelayoutEmitter(op, source, target, device, CORES)
+    beside = before.sticks + after.sticks if room else None
+    emitter = RelayoutEmitter(op, source, target, device, CORES, beside)
     emitter.emit(root, lambda: next(tokens))
     streams = Streams(root, CORES, used=next(tokens) - 1).build()
-    lx_bytes = (before.sticks + after.sticks) * STICK
+    lx_bytes = (before.sticks + after.sticks + plan.room) * STICK
     places, size = _places(case)
     whole = Region("hbm", type_.layout or before, "dl16", symbol="x")
     kernels = (
@@ -203,9 +207,9 @@ class Line:
         return self.cycles / self.bound.cycles if self.bound.cycles else 1.0
 
 
-def measure(case: Case, device: DeviceSpec) -> Line:
+def measure(case: Case, device: DeviceSpec, room: bool = True) -> Line:
     """Simulate an exchange, without data."""
-    built = build(case, device)
+    built = build(case, device, room)
     whole = Layout.stick(case.shape, DL16.bits, case.stick)
     return Line(
         case, exchange_cycles(built, device), built.planned,
@@ -240,8 +244,10 @@ def summary(lines: Sequence[Line], device: DeviceSpec) -> Iterator[str]:
     moving = [x for x in lines if x.bound.cycles]
     large = [x for x in moving if x.case.nbytes > SMALL_BYTES]
     busy = [x for x in large if x.bound.segment_bytes > SMALL_BYTES]
+    segment = [x for x in large if x.bound.segment_bytes >= x.bound.port_bytes]
     small = [x for x in lines if x not in large]
     yield f"tensors above 64 KiB: {near(large)}"
+    yield f"of these, bound by the busiest segment and not by a sender: {near(segment)}"
     yield f"more than 64 KiB over the busiest segment: {near(busy)}"
     if small:
         yield f"all {len(small)} others: {max(device.us(x.cycles) for x in small):.2f} us at most"
@@ -271,6 +277,7 @@ def main() -> None:
     parser.add_argument("--random", type=int, default=0, help="how many random pairs")
     parser.add_argument("--far", action="store_true", help="the patterns with copies far apart too")
     parser.add_argument("--only", nargs="*", default=(), help="names of cases")
+    parser.add_argument("--no-room", action="store_true", help="with no room beside the buffers")
     parser.add_argument("--check", action="store_true", help="run with data, look for hazards")
     parser.add_argument("--device", default="spyre", help="a name or a .toml file")
     options = parser.parse_args()
@@ -284,7 +291,7 @@ def main() -> None:
     lines = []
     for case in cases:
         if not options.only or case.name in options.only:
-            lines.append(measure(case, device))
+            lines.append(measure(case, device, not options.no_room))
             print_line(lines[-1])
             if options.check:
                 for fault in faults(case, device):

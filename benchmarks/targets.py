@@ -218,7 +218,8 @@ def one_kernel_an_op(cores: int, reorder: bool) -> Pipeline:
     """The planning passes; nothing is fused and tensors may take the whole scratchpad."""
     return (
         Fuse(join=False), StickLayout(), CoreAllocation(cores=cores),
-        RingRelayout(share=1.0, reorder=reorder), Tiling(), LowerTiles(), Scratchpad(), HbmPlan(),
+        RingRelayout(share=1.0, reorder=reorder), Tiling(), LowerTiles(),
+        Scratchpad(beside=reorder), HbmPlan(),
     )  # fmt: skip
 
 
@@ -227,7 +228,8 @@ def compile_pinned(
     device: DeviceSpec, reorder: bool = True,
 ) -> Compiled:
     """The module with a kernel for each op of the text; ``spaces``: by value name in the text;
-    ``pins``: of each kernel in turn; ``reorder``: as `ring-relayout` has it."""
+    ``pins``: of each kernel in turn; ``reorder``: as `ring-relayout` has it, and
+    exchanges have room beside their buffers too."""
     target, passes = Target(device), one_kernel_an_op(cores, reorder)
     module = parse_module(text)
     names = [op.result.name for op in module.body.ops if op.name != "constant"]
@@ -260,7 +262,8 @@ def softmax(device: DeviceSpec) -> Iterator[Line]:
 
 @dataclass
 class Exchange:
-    """An observer of the ring: from the first send's start to the last one's end, core cycles."""
+    """An observer of an exchange: from the first send's start to the end of the last or of the last
+    copy to its place, core cycles."""
 
     first: int | None = None
     last: int = 0
@@ -272,7 +275,7 @@ class Exchange:
         self, launch: int, kernel: Kernel, core: int, unit: str, instr: Instr,
         start: int, end: int, nbytes: int,
     ) -> None:
-        if unit == "rs":
+        if unit == "rs" or instr.op == "shuf":
             self.first = start if self.first is None else min(self.first, start)
             self.last = max(self.last, end)
 

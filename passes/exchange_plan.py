@@ -7,144 +7,36 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
-from itertools import pairwise, permutations
-from math import prod
+from functools import lru_cache
+from itertools import permutations
 
-from spyrec.ir.exchange import exchange_boxes
 from spyrec.ir.layout import Layout
 from spyrec.sim.device import DeviceSpec, Ring
 
+from .exchange_beside import Around
+from .exchange_landing import ExchangePlan, plan_beside
 from .homes import Boxes, Order, local_layout
-from .kernel import Box, memory_order
-from .ring_schedule import Fragment, Schedule, least_cycles, mean_cycles, schedule, sender_cycles
-from .runs import STICK
-
-Sizes = tuple[int, ...]
+from .kernel import memory_order
+from .ring_schedule import LONG, Fragment, least_cycles, mean_cycles, schedule, sender_cycles
+from .sends import Ends, Send, Sizes, copy_cycles, divided, plan_sends
 
 COPY_DIMS = 6  # of an instruction, one of which the vector unit needs for the lanes
 MAX_PERMUTED = 4  # dimensions longer than one element whose orders are all tried
 
 
-@dataclass(frozen=True)
-class Send:
-    """A box of the tensor from one core to the cores of a mask, where it lands at the same place
-    in each."""
-
-    core: int
-    box: Box
-    offset: tuple[int, ...]  # of the box in the receivers' boxes
-    cores: int
-
-    @property
-    def sizes(self) -> Sizes:
-        return tuple(n for _, n in self.box)
-
-    @property
-    def stays(self) -> bool:
-        """Does it go nowhere but to another place of its own core?"""
-        return self.cores == 1 << self.core
-
-
-def plan_sends(
-    own: Sequence[Box], need: Sequence[Box], stops: int, spread: bool = False
-) -> tuple[Send, ...]:
-    """Give every core exactly the elements it needs, each once, from the nearest owner on a ring of
-    ``stops`` stops or, ``spread``, from the one that has given least so far; equal pieces for
-    several cores become one multicast.
-
-    LayoutError when nobody owns what a core needs.
-    """
-    return _sends(tuple(own), tuple(need), stops, spread)
-
-
-@lru_cache(maxsize=1024)
-def _sends(own: Boxes, need: Boxes, stops: int, spread: bool) -> tuple[Send, ...]:
-    grouped: dict[tuple[int, Box, tuple[int, ...]], int] = {}
-    for piece in exchange_boxes(own, need, stops, spread):
-        there = need[piece.dst_core]
-        offset = tuple(p - b for (p, _), (b, _) in zip(piece.box, there, strict=True))
-        key = (piece.src_core, piece.box, offset)
-        grouped[key] = grouped.get(key, 0) | 1 << piece.dst_core
-    return tuple(Send(src, box, offset, mask) for (src, box, offset), mask in grouped.items())
-
-
-def steps_and_strides(layout: Layout) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Elements in one step along each dimension, and sticks from one to the next (0 where there is
-    only one)."""
-    units = tuple(layout.unit(t) for t in range(len(layout.shape)))
-    return units, tuple(
-        layout.dim_stride(t) if layout.shape[t] > unit else 0 for t, unit in enumerate(units)
-    )
-
-
-@dataclass(frozen=True)
-class Ends:
-    """The buffers between which boxes are moved, of the cores before and after."""
-
-    source: Layout
-    target: Layout
-
-    @cached_property
-    def _steps(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        units, here = steps_and_strides(self.source)
-        _, there = steps_and_strides(self.target)
-        inner = sorted(range(len(units)), key=lambda t: -max(here[t], there[t]))[::-1]
-        return units, here, there, tuple(inner)
-
-    @property
-    def source_strides(self) -> tuple[int, ...]:
-        return self._steps[1]
-
-    def counts(self, sizes: Sizes) -> list[int]:
-        """Steps of a box along each dimension."""
-        return [-(-n // unit) for n, unit in zip(sizes, self._steps[0], strict=True)]
-
-    def bytes_and_runs(self, sizes: Sizes) -> tuple[int, int]:
-        """Bytes of a box of those sizes and in how many pieces contiguous at both ends they go."""
-        _, here, there, inner = self._steps
-        counts = self.counts(sizes)
-        wide = max(1, self.source.bits // 16)
-        run = wide
-        for t in inner:
-            if counts[t] > 1:
-                if not here[t] == there[t] == run:
-                    break
-                run *= counts[t]
-        sticks = prod(counts) * wide
-        return sticks * STICK, sticks // run
-
-    @cached_property
-    def dims(self) -> int:
-        """Iteration dimensions that a transfer may have: those of more than one stick, and the
-        sticks of a group of wide elements."""
-        longest = zip(self.source.shape, self.target.shape, self._steps[0], strict=True)
-        return sum(max(n, m) > unit for n, m, unit in longest) + (self.target.bits > 16)
-
-    def fragment(self, send: Send) -> Fragment:
-        return Fragment(send.core, send.cores, *self.bytes_and_runs(send.sizes))
-
-
-@dataclass(frozen=True)
-class ExchangePlan:
-    """``sends`` as they are to be made, ``schedule`` saying when; ``copies``: what a core's vector
-    unit brings to its new place meanwhile. ``cycles``: core cycles until all is in place."""
-
-    sends: tuple[Send, ...]
-    schedule: Schedule
-    copies: tuple[Send, ...]
-    cycles: int
-
-
-def plan_exchange(own: Boxes, need: Boxes, ends: Ends, device: DeviceSpec) -> ExchangePlan:
+def plan_exchange(
+    own: Boxes, need: Boxes, ends: Ends, device: DeviceSpec, beside: bool = False
+) -> ExchangePlan:
     """What stays on its core is copied by the vector unit while the ring is busy with the rest, as
     far as that takes no longer than to send it like the rest. Few large sends that get in each
     other's way are divided. Where several own the same, all is tried from the nearest and from the
-    least busy of them.
+    least busy of them. ``beside``: sends may land beside the receivers' buffers, where that is
+    faster.
 
     LayoutError when nobody owns what a core needs.
     """
-    return _planned(own, need, ends, _Known(device, device.text, device.cores.count, device.ring))
+    known = _Known(device, device.text, device.cores.count, device.ring)
+    return _planned(own, need, ends, known, beside)
 
 
 @dataclass(frozen=True)
@@ -158,40 +50,64 @@ class _Known:
 
 
 @lru_cache(maxsize=256)
-def _planned(own: Boxes, need: Boxes, ends: Ends, known: _Known) -> ExchangePlan:
+def _planned(
+    own: Boxes, need: Boxes, ends: Ends, known: _Known, beside: bool
+) -> ExchangePlan:
     device = known.device
     stops = device.cores.count + 1
     tried = dict.fromkeys(plan_sends(own, need, stops, spread) for spread in (False, True))
-    plans = (_best_of(sends, ends, device) for sends in tried)
-    return min(plans, key=lambda plan: plan.cycles)
+    if not beside:
+        plans = (_best_of(sends, ends, device) for sends in tried)
+        return min(plans, key=lambda plan: plan.cycles)
+    best = _planned(own, need, ends, known, False)
+    if ends.dims < COPY_DIMS and best.cycles >= LONG:
+        for sends in tried:
+            moved, copies = _parted(sends, ends, device)
+            plan = plan_beside(moved, copies, Around(need, ends, device), best.cycles)
+            best = min(best, plan or best, key=lambda plan: plan.cycles)
+    return best
+
+
+def _parted(
+    sends: Sequence[Send], ends: Ends, device: DeviceSpec, cycles: int = 0
+) -> tuple[tuple[Send, ...], tuple[Send, ...]]:
+    """What the senders move, and what stays on its core and the vector units copy, for which they
+    have ``cycles`` if that is known."""
+    moved = tuple(s for s in sends if not s.stays)
+    stays = [s for s in sends if s.stays]
+    kept, copies = _shared(stays, moved, ends, device, cycles) if stays else ((), ())
+    return (*moved, *kept), copies
 
 
 def _best_of(sends: tuple[Send, ...], ends: Ends, device: DeviceSpec) -> ExchangePlan:
-    moved = tuple(s for s in sends if not s.stays)
-    stays = [s for s in sends if s.stays]
-    kept, copies = _shared(stays, moved, ends, device) if stays else ((), ())
-    made = _scheduled((*moved, *kept), copies, ends, device)
+    made = _scheduled(*_parted(sends, ends, device), ends, device)
+    if any(s.stays for s in made.sends):  # the sends take longer than the least
+        most = int(COPIED * made.cycles)
+        more_made = _scheduled(*_parted(sends, ends, device, most), ends, device)
+        made = min(made, more_made, key=lambda plan: plan.cycles)
     if len(made.sends) > DIVIDED_MOST or made.cycles > made.schedule.cycles:
         return made
     if made.cycles > CROWDED * mean_cycles([ends.fragment(s) for s in made.sends], device):
-        finer = tuple(part for s in made.sends for part in _divided(s, ends))
-        made = min(made, _scheduled(finer, copies, ends, device), key=lambda plan: plan.cycles)
+        finer = tuple(part for s in made.sends for part in divided(s, ends))
+        finer_made = _scheduled(finer, made.copies, ends, device)
+        made = min(made, finer_made, key=lambda plan: plan.cycles)
     return made
 
 
 def _shared(
-    stays: Sequence[Send], moved: Sequence[Send], ends: Ends, device: DeviceSpec
+    stays: Sequence[Send], moved: Sequence[Send], ends: Ends, device: DeviceSpec, cycles: int
 ) -> tuple[tuple[Send, ...], tuple[Send, ...]]:
     """Of what stays on its core, what the sender moves beside its other work and what the vector
-    unit copies: that, as long as it is done no later than the sender would be."""
+    unit copies: that, as long as it is done no later than the sender would be, or in ``cycles``."""
     least = least_cycles([ends.fragment(s) for s in moved], device) if moved else 0
+    least = max(least, cycles)
     sending, copying = dict[int, int](), dict[int, int]()
     for s in moved:
         took = sender_cycles(ends.fragment(s), device)
         sending[s.core] = sending.get(s.core, 0) + took
     kept: list[Send] = []
     copies: list[Send] = []
-    for s in (part for whole in stays for part in _divided(whole, ends)):
+    for s in (part for whole in stays for part in divided(whole, ends)):
         sent = sending.get(s.core, 0) + sender_cycles(ends.fragment(s), device)
         copied = copying.get(s.core, 0) + copy_cycles([s], ends, device)
         if copied <= max(sent, least) and ends.dims < COPY_DIMS:
@@ -229,22 +145,8 @@ def _both(one: Send, other: Send) -> Send | None:
 
 
 DIVIDED_MOST = 64  # sends of an exchange in which they may be divided
-CROWDED = 1.2  # times what they would take if all segments were loaded alike
-PARTS, PART_BYTES = 4, 4096  # into how many, of at least so much
-
-
-def _divided(send: Send, ends: Ends) -> Iterator[Send]:
-    """The parts of a send along the dimension that is outermost where it comes from."""
-    counts = ends.counts(send.sizes)
-    nbytes, _ = ends.bytes_and_runs(send.sizes)
-    t = max(range(len(counts)), key=lambda t: (counts[t] > 1) * ends.source_strides[t])
-    n = min(PARTS, counts[t], max(1, nbytes // PART_BYTES))
-    unit, (start, size) = ends.source.unit(t), send.box[t]
-    cuts = [counts[t] * i // n * unit for i in range(n)] + [size]
-    for a, b in pairwise(cuts):
-        box = (*send.box[:t], (start + a, b - a), *send.box[t + 1 :])
-        offset = (*send.offset[:t], send.offset[t] + a, *send.offset[t + 1 :])
-        yield Send(send.core, box, offset, send.cores)
+CROWDED = 1.1  # times what they would take if all segments were loaded alike
+COPIED = 0.95  # of the time of an exchange, for copying what stays
 
 
 def _scheduled(
@@ -253,16 +155,6 @@ def _scheduled(
     done = schedule([ends.fragment(s) for s in sends], device)
     cycles = max(done.cycles, copy_cycles(copies, ends, device))
     return ExchangePlan(sends, done, copies, cycles)
-
-
-def copy_cycles(copies: Sequence[Send], ends: Ends, device: DeviceSpec) -> int:
-    """Cycles in which the vector units bring what stays on its core to its new place."""
-    busy: dict[int, int] = {}
-    for s in copies:
-        nbytes, _ = ends.bytes_and_runs(s.sizes)
-        took = int(device.sfp.shuffle_cycles(nbytes, STICK, nbytes // STICK))
-        busy[s.core] = busy.get(s.core, 0) + took
-    return max(busy.values(), default=0)
 
 
 # Orders of the buffers ------------------------------------------------------------------------

@@ -11,14 +11,16 @@ from typing import ClassVar
 
 from spyrec.ir.core import Attr, Block, Builder, Module, Op, Value, names, remap, uses
 
-from .exchange_plan import best_orders
+from .exchange_plan import best_orders, plan_exchange
 from .exchange_price import memory_cycles, ring_cycles
-from .homes import Boxes, Order, buffer_bytes, contains, held_bytes, readable
+from .homes import Boxes, Order, buffer_bytes, contains, held_bytes, local_layout, readable
 from .in_place import replaced_operands
 from .kernel_price import KernelPrices
 from .manager import Target
 from .onchip import Candidate, OnChip, Use
 from .ownership import Ownership
+from .runs import STICK
+from .sends import Ends
 from .sticks import FACTOR_ARRANGEMENTS
 
 
@@ -95,6 +97,10 @@ def any_order(use: Use) -> bool:
     return op.attrs["kind"] != "contract" or index == 0
 
 
+DOUBTED = 4.0  # times what the way through memory takes: prices up to it are checked by a plan
+ROOM_SHARE = 0.05  # of the scratchpad, which an exchange will surely find free
+
+
 @dataclass
 class _Orders:
     """Of the buffers of tensors and of copies for readers, where it is not the usual one."""
@@ -144,8 +150,22 @@ class _Residency:
         moved = sum(ring_cycles(like, c.own, need, device) for need in c.copies)
         if not moved or moved <= (stored := memory_cycles(like, c.own, [*c.copies], device)):
             return False
+        if moved <= DOUBTED * stored:  # there may be a better way than the price knows
+            moved = sum(min(self._planned(c, need), moved) for need in c.copies)
+            if moved <= stored:
+                return False
         self.why_memory.setdefault(c.op, []).append((c.index, float(moved), float(stored)))
         return True
+
+    def _planned(self, c: Candidate, need: Boxes) -> float:
+        """Cycles of the plan of an exchange, infinitely many when it asks for much room beside the
+        buffers, which may not be there."""
+        like, device = c.value.type.layout, self.target.device
+        assert like is not None
+        ends = Ends(local_layout(like, c.own), local_layout(like, need))
+        plan = plan_exchange(c.own, need, ends, device, beside=True)
+        fits = plan.room * STICK <= ROOM_SHARE * device.lx.usable_bytes
+        return plan.cycles if fits else float("inf")
 
     def _orders(
         self, staying: Sequence[Candidate], rooms: Mapping[Value, Value | None]

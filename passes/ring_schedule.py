@@ -9,11 +9,12 @@ fragments whose way is (nearly) free, and if there is none waits for one of othe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
-from itertools import accumulate, count, pairwise, product
+from itertools import accumulate, count, islice, pairwise, product
+from typing import NamedTuple
 
 from spyrec.sim.device import DeviceSpec
 
@@ -28,23 +29,27 @@ Way = tuple[int, int, tuple[Row, ...]]
 @dataclass(frozen=True)
 class Fragment:
     """``nbytes`` in ``runs`` contiguous pieces from ``core`` to the cores of a mask, of which
-    those ``far`` are reached the longer way round."""
+    those ``far`` are reached the longer way round. ``tail``: core cycles of what is still to be
+    done with it when it has arrived."""
 
     core: int
     cores: int
     nbytes: int
     runs: int = 1
     far: int = 0
+    tail: int = 0
 
 
 @dataclass(frozen=True)
 class Sending:
     """``index`` of the fragment; ``far``: cores it reaches the longer way round. ``after``: place
-    in the schedule of a sending of another core whose arrival it waits for."""
+    in the schedule of a sending of another core whose arrival it waits for. ``arrives``: in which
+    core cycle it has arrived everywhere."""
 
     index: int
     far: int = 0
     after: int | None = None
+    arrives: int = 0
 
 
 @dataclass(frozen=True)
@@ -56,22 +61,40 @@ class Schedule:
     cycles: int
 
 
-def schedule(fragments: Sequence[Fragment], device: DeviceSpec) -> Schedule:
+Finish = Callable[[Schedule], int]
+"""Core cycles until all is done that a schedule is for."""
+
+
+def all_arrived(made: Schedule) -> int:
+    """When nothing is to be done with what has arrived."""
+    return made.cycles
+
+
+def schedule(
+    fragments: Sequence[Fragment], device: DeviceSpec, finish: Finish = all_arrived,
+    tries: int | None = None,
+) -> Schedule:
     """The best of a few ways to list them: by the shorter way or so that the load is even, farthest
-    or nearest first, with more or less patience before a sender queues up; fewer of what is larger,
-    and no more once little is left to gain."""
+    or nearest first or what the busiest segments and senders wait for, with more or less patience
+    before a sender queues up; fewer of what is larger, ``tries`` at most, and no more once little
+    is left to gain."""
     if not fragments:
         return Schedule((), 0)
     ways = evened(fragments, device)
     enough = GOOD * _least(ways[0], device) + device.ring.start_cycles
-    best: Schedule | None = None
-    for how in _tried(fragments, ways):
-        best = _Listing(device, *how).run(best) or best
+    best: tuple[int, Schedule] | None = None
+    for how in islice(_tried(fragments, ways), tries):
+        if best is not None and how[1].jointly and best[0] < LONG:
+            break
+        made = _Listing(device, *how).run(None if best is None else best[0])
+        cycles = None if made is None else finish(made)
+        if made is not None and cycles is not None and (best is None or cycles < best[0]):
+            best = cycles, made
         assert best is not None
-        if best.cycles <= enough:
+        if best[0] <= enough:
             break
     assert best is not None
-    return best
+    return best[1]
 
 
 def _tried(
@@ -83,13 +106,14 @@ def _tried(
     if n > MANY:
         return
     yield from product(ways[:1], firsts, (1.0,))
-    if n > FEW:
-        return
-    yield from product((fragments, *ways[1:]), firsts, (0.5, 1.0))
-    yield from product((fragments, *ways), firsts, (0.0, NEVER))
-    if n > VERY_FEW:
-        return
-    yield from product(ways, map(any_order, range(DRAWN)), (0.5, 1.0))
+    if n <= FEW:
+        yield from product((fragments, *ways[1:]), firsts, (0.5, 1.0))
+        yield from product((fragments, *ways), firsts, (0.0, NEVER))
+    if n <= VERY_FEW:
+        yield from product(ways, map(any_order, range(DRAWN)), (0.5, 1.0))
+    if n <= JOINTLY:
+        yield from product(ways, (soon_first,), (0.5, 1.0))
+        yield from product(ways[:1], (loaded_first, next_first), (0.25, 0.5, 1.0))
 
 
 def least_cycles(fragments: Sequence[Fragment], device: DeviceSpec) -> int:
@@ -125,9 +149,10 @@ def sender_cycles(f: Fragment, device: DeviceSpec) -> int:
     return ring.start_cycles + payload + f.runs * ring.run_cycles
 
 
-GOOD = 1.05  # times the least that it could take, and a set-up, is good enough
+LONG = 500  # core cycles from which an exchange is worth tries that take long themselves
+GOOD = 1.02  # times the least that it could take, and a set-up, is good enough
 NEVER = float("inf")  # patience of one who queues up whatever the wait
-VERY_FEW, FEW, MANY = 32, 64, 300  # fragments
+VERY_FEW, FEW, JOINTLY, MANY = 32, 64, 64, 300  # fragments
 DRAWN = 8  # arbitrary orders that are tried of very few fragments
 
 
@@ -246,22 +271,46 @@ def _turned(f: Fragment, aways: Sequence[int], hops: tuple[int, int], stops: int
 
 # Lists ----------------------------------------------------------------------------------------
 
-Urgency = Callable[[Fragment, int, int], tuple[int, ...]]
+class Candidate(NamedTuple):
+    """A fragment that may be sent now: hops of its way, ticks that it would wait and how many
+    set-ups these are, and ticks for which a segment on its way, and that or its sender, has work
+    left (with what comes when it has arrived)."""
+
+    fragment: Fragment
+    hops: int
+    wait: int
+    late: int
+    load: int
+    left: int
 
 
-def far_first(f: Fragment, hops: int, wait: int) -> tuple[int, ...]:
-    """What takes the longest way."""
-    return -hops, wait, -f.nbytes
+@dataclass(frozen=True)
+class Urgency:
+    """What is sent first: the least ``key``. Of several cores that may send, the one that has sent
+    least comes first or, ``jointly``, the one whose fragment is most urgent."""
+
+    key: Callable[[Candidate], tuple[int, ...]]
+    jointly: bool = False
 
 
-def near_first(f: Fragment, hops: int, wait: int) -> tuple[int, ...]:
-    """What waits least, then what takes the shortest way."""
-    return wait, hops, -f.nbytes
+far_first = Urgency(lambda c: (-c.hops, c.wait, -c.fragment.nbytes))
+"""What takes the longest way."""
+near_first = Urgency(lambda c: (c.wait, c.hops, -c.fragment.nbytes))
+"""What waits least, then what takes the shortest way."""
+loaded_first = Urgency(lambda c: (-c.load, c.wait, -c.fragment.nbytes), jointly=True)
+"""What passes the segment with most to do."""
+next_first = Urgency(lambda c: (c.wait, -c.load, -c.fragment.nbytes), jointly=True)
+"""What waits least, then what passes the segment with most to do."""
+soon_first = Urgency(lambda c: (c.late, -c.left, c.wait, -c.fragment.nbytes), jointly=True)
+"""What hardly waits, then what passes the segment, or leaves the sender, with most to do."""
 
 
 def any_order(number: int) -> Urgency:
     """One of many arbitrary orders, always the same for a number."""
-    return lambda f, hops, wait: ((f.core * 40503 + f.cores * 97 + number * 7919) % 9973, wait)
+    def key(c: Candidate) -> tuple[int, ...]:
+        return (c.fragment.core * 40503 + c.fragment.cores * 97 + number * 7919) % 9973, c.wait
+
+    return Urgency(key)
 
 
 class _Listing:
@@ -292,10 +341,26 @@ class _Listing:
         self.to = [[c for c in range(self.stops) if f.cores >> c & 1] for f in fragments]
         self.landed: list[list[int]] = [[] for _ in range(self.stops)]  # the latest, ``most`` each
         self.half = max(1, device.cores.count // 2)
+        self.tail = [f.tail * self.tick for f in fragments]
+        self.loads = [[0] * self.stops, [0] * self.stops]  # not sent yet, in ticks
+        self.left = [0] * self.stops  # of each sender
+        self.passed = [
+            [(self.loads[way], a, b) for way, _, rows in ways for a, b, _ in rows]
+            for ways in self.ways
+        ]
+        for i, f in enumerate(fragments):
+            self._owe(i, f.core, 1)
 
-    def run(self, best: Schedule | None = None) -> Schedule | None:
-        """None when it takes no less than the ``best`` one so far."""
-        limit = NEVER if best is None else (best.cycles - 1) * self.tick
+    def _owe(self, i: int, core: int, sign: int) -> None:
+        """Add a fragment to what is to be sent, or take it off."""
+        self.left[core] += sign * (self.start + self.length[i] + self.held[i])
+        for loads, a, b in self.passed[i]:
+            for s in range(a, b):
+                loads[s] += sign * self.length[i]
+
+    def run(self, most: int | None = None) -> Schedule | None:
+        """None when it takes no less than so many cycles."""
+        limit = NEVER if most is None else (most - 1) * self.tick
         pending: dict[int, list[int]] = {}
         for i, f in enumerate(self.fragments):
             pending.setdefault(f.core, []).append(i)
@@ -313,32 +378,71 @@ class _Listing:
             now, _, core, arrived = heappop(events)
             if core >= 0:
                 looking = [core]
+                while self.urgency.jointly and events and events[0][2] >= 0 == events[0][0] - now:
+                    looking.append(heappop(events)[2])
             else:
                 looking = [c for c, again in idle.items() if again <= now]
                 looking.sort(key=lambda c: (numbers[c], c))
-            for c in looking:
-                chosen, again = self._choose(pending[c], now)
-                if chosen is None:
-                    idle[c] = again
-                    continue
+            for c, place in self._chosen(looking, pending, idle, now):
+                i = pending[c].pop(place)
                 waited = idle.pop(c, None) is not None
-                i = pending[c].pop(chosen)
                 left, done = self._send(i, now)
                 f = self.fragments[i]
+                self._owe(i, c, -1)
                 if pending[c]:
                     heappush(events, (left, number(), c, -1))
                 heappush(events, (done, number(), -1, len(sent)))
-                sent.append(Sending(i, f.far, arrived if waited else None))
+                after = arrived if waited else None
+                sent.append(Sending(i, f.far, after, done // self.tick))
                 numbers[c] += 1
                 last = max(last, done)
                 if last > limit:
                     return None
         return Schedule(tuple(sent), -(-last // self.tick))
 
-    def _choose(self, pending: Sequence[int], now: int) -> tuple[int | None, int]:
-        """Place of the most urgent fragment that need not queue up for long; else when one may
-        not."""
-        best: tuple[int, ...] | None = None
+    def _chosen(
+        self, looking: Sequence[int], pending: Mapping[int, Sequence[int]], idle: dict[int, int],
+        now: int,
+    ) -> Iterator[tuple[int, int]]:
+        """Cores that send now and the place of what, each told when those before have been sent, in
+        the order in which the machine lets them begin; the others are idle."""
+        if self.urgency.jointly and len(looking) > 1:
+            places = self._agreed(looking, pending, idle, now)
+            yield from [(c, places[c]) for c in looking if c in places]
+            return
+        for c in looking:
+            _, place, again = self._choose(pending[c], now)
+            if place is None:
+                idle[c] = again
+            else:
+                yield c, place
+
+    def _agreed(
+        self, looking: Sequence[int], pending: Mapping[int, Sequence[int]], idle: dict[int, int],
+        now: int,
+    ) -> dict[int, int]:
+        """What each core sends when the most urgent of all goes first; the others are idle."""
+        gates, landed = [[*lane] for lane in self.gates], [[*times] for times in self.landed]
+        places: dict[int, int] = {}
+        while len(places) < len(looking):
+            found = [(*self._choose(pending[c], now), c) for c in looking if c not in places]
+            able = [(key, c, place) for key, place, _, c in found if place is not None]
+            if not able:
+                idle |= {c: again for _, _, again, c in found}
+                break
+            _, c, places[c] = min(able, key=lambda x: x[0])
+            self._send(pending[c][places[c]], now)
+        for lane, before in zip(self.gates, gates, strict=True):
+            lane[:] = before
+        self.landed[:] = landed
+        return places
+
+    def _choose(
+        self, pending: Sequence[int], now: int
+    ) -> tuple[tuple[int, ...], int | None, int]:
+        """Of the most urgent fragment that need not queue up for long its urgency and place; else
+        when one may not."""
+        best: tuple[int, ...] = ()
         chosen, again = None, 1 << 62
         most, landed, earliest = self.most, self.landed, now + self.start
         for place, i in enumerate(pending):
@@ -355,10 +459,18 @@ class _Listing:
                 late = start - self.start - self.queue_at[i]
                 again = min(again, max(ready, int(late) if late > 0 else now))
                 continue
-            key = self.urgency(self.fragments[i], self.far[i], start - earliest)
-            if best is None or key < best:
+            load, left = self._left(i) if self.urgency.jointly else (0, 0)
+            wait, f = start - earliest, self.fragments[i]
+            key = self.urgency.key(Candidate(f, self.far[i], wait, wait // self.start, load, left))
+            if chosen is None or key < best:
                 best, chosen = key, place
-        return chosen, again
+        return best, chosen, again
+
+    def _left(self, i: int) -> tuple[int, int]:
+        """Ticks that the busiest segment on its way is still to be taken up, and that or its
+        sender, with what comes when it has arrived."""
+        load = max([max(loads[a:b]) for loads, a, b in self.passed[i]], default=0)
+        return load + self.tail[i], max(load, self.left[self.fragments[i].core]) + self.tail[i]
 
     def _send(self, i: int, now: int) -> tuple[int, int]:
         """When its core is free again and when it has arrived."""

@@ -3,22 +3,25 @@ order."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, ClassVar
 
 from spyrec.ir.core import Block, Loc, Module, Op, Value, uses
 from spyrec.ir.errors import CapacityError
+from spyrec.sim.device import DeviceSpec
 
 from .attrs import whole_number
-from .homes import buffer_bytes, home
+from .exchange_plan import plan_exchange
+from .homes import buffer_bytes, home, home_layout
 from .in_place import reused_rooms
 from .intervals import Span, peak, tops
 from .kernel import Nest
 from .manager import Target
 from .packing import place
-from .runs import buffer_sticks
+from .runs import STICK, buffer_sticks
+from .sends import Ends
 from .tiling import move_buffers
 
 MIB = 2**20
@@ -32,7 +35,8 @@ class Scratchpad:
     A tensor lives from its producer to its last reader, a tile buffer during its kernel; weight
     buffers that can be filled while the kernel before still runs (``prefetch``) live one launch
     longer. Sets ``lx`` = ((name, address, slots), ...), ``early`` = names of the prefetched buffers
-    and ``lx_bytes`` on each kernel, ``lx`` = address on each relayout.
+    and ``lx_bytes`` on each kernel, ``lx`` = address on each relayout and ``beside`` = that of the
+    room beside its buffers, where its exchange is faster with one and there is room left.
 
     >>> from spyrec.ir.parser import parse_module
     >>> from spyrec.ir.printer import print_module
@@ -74,13 +78,19 @@ class Scratchpad:
     name: ClassVar[str] = "scratchpad"
     summary: ClassVar[str] = "Places tensors and tile buffers in the scratchpad by lifetime."
     prefetch: bool = True
+    beside: bool = True  # room beside the buffers of exchanges
 
     def run(self, module: Module, target: Target) -> Module:
-        return place_buffers(module, target.device.lx.usable_bytes, self.prefetch)
+        device = target.device
+        room = device.lx.usable_bytes
+        return place_buffers(module, room, self.prefetch, device if self.beside else None)
 
 
-def place_buffers(module: Module, room: int, prefetch: bool) -> Module:
-    """The module with scratchpad addresses below ``room`` bytes.
+def place_buffers(
+    module: Module, room: int, prefetch: bool, device: DeviceSpec | None = None
+) -> Module:
+    """The module with scratchpad addresses below ``room`` bytes. Exchanges get more room, where
+    nothing else is, when the ``device`` is told.
 
     Where it is tight, kernels whose buffers meet what does not fit give up their prefetch.
     CapacityError, naming the kernel, when that is not enough.
@@ -91,7 +101,8 @@ def place_buffers(module: Module, room: int, prefetch: bool) -> Module:
         spans = plan.spans(wanted)
         where, top = place(spans, 0, room=room)
         if top <= room:
-            return plan.apply(where, wanted)
+            beside = plan.beside(where, wanted, room, device) if device else {}
+            return plan.apply(where, wanted, beside)
         over = [s for s in spans if where[s.name] + s.size > room]
         met = {
             plan.kernel_of.get(s.name)
@@ -182,17 +193,49 @@ class _Plan:
             if op.name == "kernel" and any(s.first <= at <= s.last for s in spans)
         ]
 
-    def apply(self, where: dict[str, int], early: frozenset[str]) -> Module:
-        """The module with the addresses ``where``."""
+    def beside(
+        self, where: Mapping[str, int], early: frozenset[str], room: int, device: DeviceSpec
+    ) -> dict[Op, tuple[int, int]]:
+        """For exchanges that are faster with room beside their buffers, where nothing lies while
+        they run, from where on it is free and for how many bytes."""
+        found: dict[Op, tuple[int, int]] = {}
+        made = {v: (op, i) for op in self.module.body.ops for i, v in enumerate(op.results)}
+        for op in self.module.body.ops:
+            if op.name != "relayout":
+                continue
+            source, at = made[op.operands[0]], self.launch[op]
+            own, need = home(*source), home(op, 0)
+            here, there = home_layout(*source), home_layout(op, 0)
+            assert own and need and here and there
+            size = plan_exchange(own, need, Ends(here, there), device, True).room * STICK
+            taken = [
+                (where[s.name], where[s.name] + s.size)
+                for s in self.spans(early) if s.first <= at <= s.last
+            ]
+            taken += [gap for other, gap in found.items() if self.launch[other] == at]
+            start = 0
+            for low, high in sorted(taken):
+                start = max(start, high) if low < start + size else start
+            if 0 < size <= room - start:
+                found[op] = start, start + size
+        return found
+
+    def apply(
+        self, where: dict[str, int], early: frozenset[str], beside: Mapping[Op, tuple[int, int]]
+    ) -> Module:
+        """The module with the addresses ``where``, of exchanges also those ``beside``."""
         where = where | {v.name: where[owner.name] for v, owner in self.room_of.items()}
         ops = []
-        top = tops(self.spans(early), where, self.launch.values())
+        top = dict(tops(self.spans(early), where, self.launch.values()))
+        for op, (_, end) in beside.items():
+            top[self.launch[op]] = max(top[self.launch[op]], end)
         mine: dict[int, list[TileBuffer]] = {}
         for buffer, at in self.tiles:
             mine.setdefault(at, []).append(buffer)
         for op in self.module.body.ops:
             if op.name == "relayout":
-                op = op.with_attrs(lx=where[op.result.name])
+                start = {"beside": beside[op][0]} if op in beside else {}
+                op = op.with_attrs(lx=where[op.result.name], **start)
             elif op.name == "kernel":
                 at = self.launch[op]
                 tiles = [(b.name, where[b.name], b.slots) for b in mine.get(at, [])]

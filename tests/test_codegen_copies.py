@@ -18,8 +18,8 @@ from spyrec.ir.errors import PassError
 from spyrec.ir.exchange import ring_distance
 from spyrec.ir.layout import Layout, LayoutError
 from spyrec.ir.moves import AffineMap
-from spyrec.passes.exchange_plan import plan_sends
 from spyrec.passes.kernel import Box
+from spyrec.passes.sends import plan_sends
 from spyrec.sim.extent import core_value
 from spyrec.sim.isa import Operand
 

@@ -3,6 +3,8 @@ knows nothing of the plan, and that no core is sent more at once than it takes."
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -16,14 +18,18 @@ from benchmarks.ring_bound import atoms_of, ring_bound
 from benchmarks.targets import RELAYOUT, compile_pinned
 from spyrec.ir.layout import Layout
 from spyrec.ir.parser import parse_module
-from spyrec.passes.exchange_plan import Ends, local_layout, plan_exchange, plan_sends
+from spyrec.passes.exchange_beside import common_pieces
+from spyrec.passes.exchange_plan import plan_exchange
 from spyrec.passes.exchange_price import memory_cycles, ring_cycles
-from spyrec.passes.kernel import memory_order
+from spyrec.passes.homes import local_layout
+from spyrec.passes.kernel import Box, memory_order
 from spyrec.passes.ring_schedule import Fragment, evened, hops_of, schedule
-from spyrec.sim.device import load_device
+from spyrec.passes.sends import Ends, plan_sends
+from spyrec.sim.check import find_hazards
+from spyrec.sim.device import load_device, parse_device
 from spyrec.sim.engine import Engine
 from spyrec.sim.errors import ObjectError
-from spyrec.sim.isa import Instr, Kernel
+from spyrec.sim.isa import Instr, Kernel, Program
 from spyrec.sim.ring import Cores, Ring
 from spyrec.sim.run import run
 
@@ -35,9 +41,9 @@ BOUND_MOST, BUSY_BYTES, SMALL_US = 1.3, 65536, 3.0
 
 
 @cache
-def measured(name: str) -> Line:
+def measured(name: str, room: bool = True) -> Line:
     case = KNOWN[name] if name in KNOWN else random_case(int(name[1:]))
-    return measure(case, DEVICE)
+    return measure(case, DEVICE, room)
 
 
 # The data
@@ -76,7 +82,8 @@ def test_a_pattern_is_near_the_bound(name: str) -> None:
 
 
 def test_planned_is_simulated_time_and_the_price_is_near() -> None:
-    lines = [measured(name) for name in (*KNOWN, *(f"#{seed}" for seed in FAST))]
+    """The price is that of exchanges whose sends land in place: there may be no other room."""
+    lines = [measured(name, room=False) for name in (*KNOWN, *(f"#{seed}" for seed in FAST))]
     assert [x.planned for x in lines] == [x.cycles for x in lines]
     moving = [x for x in lines if x.bound.cycles]
     assert len(moving) > 80
@@ -86,6 +93,12 @@ def test_planned_is_simulated_time_and_the_price_is_near() -> None:
     assert sum(t == (x.memory < x.cycles) for t, x in zip(told, moving, strict=True)) >= 0.95 * len(
         moving
     )
+
+
+@given(st.integers(1000, 100000))
+@settings(max_examples=10, deadline=None)
+def test_any_pair_of_ownerships_leaves_each_core_with_its_part(seed: int) -> None:
+    assert [*faults(random_case(seed), DEVICE)] == []
 
 
 @given(st.integers(1000, 100000))
@@ -175,15 +188,33 @@ SCATTERED = """module "scatter" {
 }"""
 
 
-def test_what_one_core_would_send_piece_by_piece_goes_through_memory() -> None:
-    """32 fragments from one core: 20 cycles of set-up each are more than store and load take."""
-    cuts = ({"parts": {"d1": 1}}, {"parts": {"d1": 32}})
-    done = compile_pinned(SCATTERED, CORES, {}, cuts, DEVICE)
+CUTS = ({"parts": {"d1": 1}}, {"parts": {"d1": 32}})
+
+
+def test_what_a_slow_ring_would_bring_piece_by_piece_goes_through_memory() -> None:
+    """A set-up takes as long as store and load of all."""
+    text = DEVICE.text.replace("start_cycles = 20 ", "start_cycles = 2000 ")
+    slow = parse_device(text)
+    assert slow.ring.start_cycles == 2000
+    done = compile_pinned(SCATTERED, CORES, {}, CUTS, slow)
     (made,) = (t for name, t in done.plan["tensors"].items() if name.startswith("neg"))
     assert "cycles over the ring" in made["why"]["card_memory"] and made["space"] == "hbm"
-    kept = compile_pinned(SCATTERED, CORES, {"neg": "lx"}, cuts, DEVICE)
-    slow, fast = (run(p.program, DEVICE, timing_only=True).total_cycles for p in (kept, done))
-    assert fast < slow
+    kept = compile_pinned(SCATTERED, CORES, {"neg": "lx"}, CUTS, slow)
+    there, here = (run(p.program, slow, timing_only=True).total_cycles for p in (done, kept))
+    assert there < here
+
+
+def test_what_one_core_would_send_piece_by_piece_lands_beside_the_buffers() -> None:
+    """32 fragments from one core, 20 cycles of set-up each, would take longer than store and load;
+    few that are multicast do not."""
+    done = compile_pinned(SCATTERED, CORES, {}, CUTS, DEVICE)
+    (there,) = (op for op in done.module.body.ops if op.name == "relayout")
+    assert "beside" in there.attrs
+    stored = compile_pinned(SCATTERED, CORES, {"neg": "hbm"}, CUTS, DEVICE)
+    ours, other = (run(p.program, DEVICE, timing_only=True).total_cycles for p in (done, stored))
+    assert ours < other
+    outcome = run_program(parse_module(SCATTERED), done.program)  # no hazard, poisoned
+    assert outcome.relative <= 0.01
 
 
 def test_buffers_are_ordered_for_long_runs() -> None:
@@ -206,6 +237,85 @@ def test_nothing_to_move_is_free() -> None:
     own = (((0, 64), (0, 64)),)
     assert ring_cycles(like, own, own, DEVICE) == 0
     assert memory_cycles(like, own, [own], DEVICE) > 0
+
+
+# Beside the buffers
+
+
+@pytest.mark.parametrize("name", ["#46", "#225", "#263", "#303", "#489"])
+def test_room_beside_the_buffers_makes_it_faster(name: str) -> None:
+    """Set-up of many fragments, parts that overlap on neighbours, short runs."""
+    with_room, without = measured(name), measured(name, room=False)
+    assert with_room.cycles < 0.95 * without.cycles
+    assert with_room.planned == pytest.approx(with_room.cycles, rel=0.01)
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_common_pieces_are_all_points_once_with_all_that_want_them(data: st.DataObject) -> None:
+    side = st.tuples(st.integers(0, 5), st.integers(1, 4))
+    boxes = data.draw(st.lists(st.tuples(side, side), min_size=1, max_size=5))
+    found: dict[tuple[int, int], list[int]] = {}
+    for box, cores in common_pieces([*enumerate(boxes)]) or []:
+        for point in points(box):
+            assert point not in found
+            found[point] = cores
+    want: dict[tuple[int, int], list[int]] = {}
+    for core, box in enumerate(boxes):
+        for point in points(box):
+            want.setdefault(point, []).append(core)
+    assert found == want
+
+
+def points(box: Box) -> list[tuple[int, int]]:
+    (a, n), (b, m) = box
+    return [(x, y) for x in range(a, a + n) for y in range(b, b + m)]
+
+
+def test_parts_that_overlap_go_as_their_common_pieces() -> None:
+    own = (((0, 65536),), *[((0, 0),)] * 31)
+    need = (((0, 0),), ((0, 40960),), ((24576, 40960),), *[((0, 0),)] * 29)
+    like = Layout.stick((65536,), 16, 0)
+    ends = Ends(local_layout(like, own), local_layout(like, need))
+    plan = plan_exchange(own, need, ends, DEVICE, beside=True)
+    both = [s for s in plan.sends if s.cores == 0b110]
+    assert sum(s.sizes[0] for s in both) == 16384 and all(s.beside is not None for s in both)
+    assert sum(s.sizes[0] for s in plan.sends) == 65536
+    assert plan.cycles < plan_exchange(own, need, ends, DEVICE).cycles
+
+
+def altered(built: Built, change: Callable[[str, Instr], Instr]) -> Program:
+    """The program with other instructions in its exchange."""
+    before, kernel, after = built.program.kernels
+    streams = {
+        unit: tuple(change(unit, i) if isinstance(i, Instr) else i for i in stream)
+        for unit, stream in kernel.streams.items()
+    }
+    return replace(built.program, kernels=(before, replace(kernel, streams=streams), after))
+
+
+@pytest.mark.parametrize("name", ["#46", "#303"])
+def test_copies_that_do_not_wait_are_found(name: str) -> None:
+    built = built_of(name)
+
+    def hasty(unit: str, instr: Instr) -> Instr:
+        turns = tuple(w for w in instr.waits if w.token == 0)
+        return replace(instr, waits=turns) if unit == "sfp" else instr
+
+    hazards = find_hazards(altered(built, hasty), DEVICE)
+    assert any("race" in str(h) for h in hazards)
+
+
+def test_copies_from_elsewhere_are_found() -> None:
+    def astray(unit: str, instr: Instr) -> Instr:
+        if instr.op != "shuf":
+            return instr
+        there, here = instr.operands
+        base = here.base
+        moved = base + 64 if isinstance(base, int) else tuple(b + 64 for b in base)
+        return replace(instr, operands=(there, replace(here, base=moved)))
+
+    assert find_hazards(altered(built_of("#46"), astray), DEVICE)
 
 
 # The machine

@@ -6,6 +6,9 @@ when the core has taken k - ``fragments_max`` + 1 of those before, whichever the
 is told to the sender of the one that may then come. A send that is planned to wait until another
 core's has arrived is told that likewise. All that a core's j-th send waits for comes on one token,
 so that no signal is mistaken for one that belongs to another send (of up to MAX_ROWS a core).
+
+What lands beside the receivers' buffers raises one token more there, that of the turn in which the
+vector units copy it to its place: each waits for as many as its turn is made from.
 """
 
 from __future__ import annotations
@@ -17,8 +20,10 @@ from typing import TypeVar
 
 from spyrec.ir.core import Op
 from spyrec.ir.errors import PassError
-from spyrec.passes.exchange_plan import Ends, Send, plan_exchange
+from spyrec.passes.exchange_landing import ExchangePlan, Pick
+from spyrec.passes.exchange_plan import plan_exchange
 from spyrec.passes.ring_schedule import Schedule
+from spyrec.passes.sends import Ends, Send, Sizes
 from spyrec.sim.device import DeviceSpec
 from spyrec.sim.isa import MAX_DIMS, Affine, Extent, Instr, Intent, Num, Operand, Signal, Wait
 
@@ -41,12 +46,15 @@ Key = TypeVar("Key", bound=Hashable)
 class Telling:
     """Who tells whom. ``waits``: how many signals a send waits for; ``taken``: for each core, the
     send that may come when it has taken its first, second... fragment; ``arrived``: the sends that
-    wait for one to arrive; ``fragments``: how many come to a core."""
+    wait for one to arrive; ``fragments``: how many come to a core; ``places``: of the sends by
+    index; ``landed``: of those that land beside buffers, token and receivers."""
 
     waits: Counter[Place] = field(default_factory=Counter)
     taken: dict[int, list[Place]] = field(default_factory=dict)
     arrived: dict[Place, list[Place]] = field(default_factory=dict)
     fragments: Counter[int] = field(default_factory=Counter)
+    places: dict[int, Place] = field(default_factory=dict)
+    landed: dict[Place, tuple[int, int]] = field(default_factory=dict)
 
 
 def telling(sends: Sequence[Send], schedule: Schedule, most: int) -> Telling:
@@ -59,6 +67,7 @@ def telling(sends: Sequence[Send], schedule: Schedule, most: int) -> Telling:
         place = send.core, numbers[send.core]
         numbers[send.core] += 1
         places.append(place)
+        out.places[sending.index] = place
         for core in bits(send.cores):
             out.fragments[core] += 1
             if out.fragments[core] > most:
@@ -85,36 +94,46 @@ def _grouped(of: Mapping[int, Key]) -> dict[Key, list[int]]:
 
 class RelayoutEmitter:
     """Statements that fill the receivers' buffer. ``source`` and ``target``: each core's box of the
-    tensor before and after; ``arrived`` is the buffer its readers wait for."""
+    tensor before and after; ``beside``: stick address of the room where sends may land that the
+    vector units then copy from, None for no such room. ``arrived`` is the buffer its readers wait
+    for."""
 
     def __init__(
-        self, op: Op, source: Region, target: Region, device: DeviceSpec, cores: int
+        self, op: Op, source: Region, target: Region, device: DeviceSpec, cores: int,
+        beside: int | None = None,
     ) -> None:
         self.op, self.source, self.target = op, source, target
-        self.device, self.cores = device, cores
+        self.device, self.cores, self.beside = device, cores, beside
+        self.ends = Ends(source.layout, target.layout)
         self.arrived = Buffer(f"{op.result.name}_arrived")
 
     def emit(self, body: Body, fresh: Callable[[], int]) -> None:
         """Add the sends, each of which raises a token where it lands, and the deliveries that wait
         for them. ``fresh`` gives tokens that nothing else uses."""
         assert self.source.boxes is not None and self.target.boxes is not None
-        ends = Ends(self.source.layout, self.target.layout)
-        plan = plan_exchange(self.source.boxes, self.target.boxes, ends, self.device)
+        plan = plan_exchange(
+            self.source.boxes, self.target.boxes, self.ends, self.device, self.beside is not None
+        )
         told = telling(plan.sends, plan.schedule, self.device.ring.fragments_max)
         rows = self._rows(plan.sends, plan.schedule)
         landed = fresh()
+        turns = {turn: fresh() for turn in sorted({p.turn for p in plan.picks})}
+        for pick in plan.picks:
+            send = plan.sends[pick.of]
+            told.landed[told.places[pick.of]] = turns[pick.turn], send.cores
         ready: dict[int, int] = {}
+        most = MAX_ROWS - len(turns)
         for _, number in sorted(told.waits, key=lambda place: place[1]):
             if number not in ready:
-                again = len(ready) >= MAX_ROWS
-                ready[number] = ready[number - MAX_ROWS] if again else fresh()
+                tokens = [*ready.values()]
+                ready[number] = tokens[-most] if len(tokens) >= most else fresh()
         for number, row in enumerate(rows):
             body.items += [Stmt("rs", instr) for instr in self._awaited(row, number, told, ready)]
             for tells, some in self._by_tells(row, number, told, ready):
                 body.items += [Stmt("rs", instr) for instr in self._sends(some, landed, tells)]
         body.items += self._deliveries(told, landed, ready)
-        if plan.copies:
-            body.items += self._copies(plan.copies, fresh())
+        if plan.copies or plan.picks:
+            body.items += self._copies(plan, turns, fresh())
         body.scoped.append(self.arrived)
 
     def _mask(self, cores: Iterable[int]) -> int:
@@ -144,15 +163,18 @@ class RelayoutEmitter:
     def _by_tells(
         self, row: Mapping[int, Planned], number: int, told: Telling, ready: Mapping[int, int]
     ) -> Iterator[tuple[list[Tells], dict[int, Planned]]]:
-        """A row's sends by how many tokens they raise where others wait for them to arrive, with
-        the tokens and whom to tell."""
+        """A row's sends that are laid out alike where they land, by how many tokens they raise
+        where others wait for them to arrive, with the tokens and whom to tell."""
         tokens: dict[int, list[tuple[int, int]]] = {}
         for core in row:
             masks: dict[int, int] = {}
             for there, at in told.arrived.get((core, number), ()):
                 masks[ready[at]] = masks.get(ready[at], 0) | 1 << there
             tokens[core] = sorted(masks.items())
-        for n, cores in sorted(_grouped({c: len(t) for c, t in tokens.items()}).items()):
+            if (core, number) in told.landed:
+                tokens[core].append(told.landed[core, number])
+        alike = {c: (len(t), self._room_sizes(row[c][0])) for c, t in tokens.items()}
+        for (n, _), cores in sorted(_grouped(alike).items()):
             yield [{c: tokens[c][i] for c in cores} for i in range(n)], {c: row[c] for c in cores}
 
     def _sends(
@@ -195,34 +217,73 @@ class RelayoutEmitter:
         )  # fmt: skip
         return Stmt("rr", instr, (), (self.arrived,))
 
-    def _copies(self, copies: Sequence[Send], copied: int) -> Iterator[Stmt]:
-        """What stays on its core is copied there; the receiver waits for that too."""
-        turns: list[dict[int, Send]] = []
-        numbers = Counter[int]()
-        for send in copies:
-            if numbers[send.core] == len(turns):
-                turns.append({})
-            turns[numbers[send.core]][send.core] = send
-            numbers[send.core] += 1
-        for row in turns:
-            hops = {c: self._hop(s) for c, s in row.items()}
-            for instr in box_transfer("shuf", hops, self.source, self.target, self.cores):
-                yield Stmt("sfp", _by_lanes(instr, self.source))
-        where = self._mask(numbers)
+    def _copies(
+        self, plan: ExchangePlan, turns: Mapping[int, int], copied: int
+    ) -> Iterator[Stmt]:
+        """What stays on its core is copied there, and what has landed beside the buffers turn by
+        turn; the receiver waits for that too."""
+        yield from self._copied({s: s for s in plan.copies}, self.source)
+        for turn, token in turns.items():
+            mine = [p for p in plan.picks if p.turn == turn]
+            sends = {c: {p.of for p in mine if p.copy.core == c} for c in _cores_of(mine)}
+            for n, cores in sorted(_grouped({c: len(of) for c, of in sends.items()}).items()):
+                where = self._mask(cores)
+                yield Stmt("sfp", Instr("sync", waits=(Wait(token, n),), where=where))
+            alike: dict[Sizes, dict[Send, Send]] = {}
+            for p in mine:
+                send = plan.sends[p.of]
+                alike.setdefault(send.sizes, {})[p.copy] = send
+            for copies in alike.values():
+                yield from self._copied(copies, self._room(next(iter(copies.values()))))
+        where = self._mask({s.core for s in plan.copies} | _cores_of(plan.picks))
         yield Stmt("sfp", Instr("sync", signals=(Signal(copied),), where=where))
         yield Stmt("rr", Instr("sync", waits=(Wait(copied),), where=where), (), (self.arrived,))
 
+    def _copied(self, copies: Mapping[Send, Send], source: Region) -> Iterator[Stmt]:
+        """Copies, each out of what one send has brought (itself when it stays on its core) to
+        regions laid out like ``source``: the first of every core, the second and so on."""
+        turns: list[dict[int, Hop]] = []
+        numbers = Counter[int]()
+        for copy, send in copies.items():
+            if numbers[copy.core] == len(turns):
+                turns.append({})
+            turns[numbers[copy.core]][copy.core] = self._hop(copy, send)
+            numbers[copy.core] += 1
+        for hops in turns:
+            for instr in box_transfer("shuf", hops, source, self.target, self.cores):
+                yield Stmt("sfp", _by_lanes(instr, source))
+
+    def _room_sizes(self, send: Send) -> Sizes:
+        """How the room beside the buffers is laid out in which a send lands; () when it lands in
+        them."""
+        return () if send.beside is None else send.sizes
+
+    def _room(self, send: Send) -> Region:
+        """The room beside the receivers' buffers in which a send lands."""
+        assert self.beside is not None and send.beside is not None
+        layout, base = self.ends.packed(send.sizes).target, self.beside + send.beside
+        return replace(self.source, layout=layout, base=(base,), boxes=(send.box,) * self.cores)
+
     def _send(self, row: Mapping[int, Planned]) -> list[Instr]:
+        """One for each core in ``row``, all laid out alike where they land."""
         some, _ = next(iter(row.values()))
         cores = [row[c][0].cores if c in row else some.cores for c in range(self.cores)]
         imm = {"cores": num(cores)}
         if any(far for _, far in row.values()):
             imm["far"] = num([row[c][1] if c in row else 0 for c in range(self.cores)])
         hops = {c: self._hop(s) for c, (s, _) in row.items()}
-        return box_transfer("send", hops, self.source, self.target, self.cores, imm)
+        target = self.target if some.beside is None else self._room(some)
+        return box_transfer("send", hops, self.source, target, self.cores, imm)
 
-    def _hop(self, send: Send) -> Hop:
-        start = [s for s, _ in send.box]
+    def _hop(self, send: Send, brought: Send | None = None) -> Hop:
+        """From where a send begins, or from where another has ``brought`` it, to where it lands."""
+        start = tuple(s for s, _ in send.box)
+        if brought is not None and brought.beside is not None:
+            here = self._room(brought).at(send.core, start)
+        else:
+            here = self.source.at(send.core, start)
+        if send.beside is not None:
+            return Hop(start, send.sizes, here, self._room(send).address(send.core))
         lane = self.source.layout.stick_dim
         if send.offset[lane] % self.source.units[lane]:
             raise PassError(
@@ -231,8 +292,11 @@ class RelayoutEmitter:
             )
         units = zip(send.offset, self.target.units, self.target.along, strict=True)
         there = self.target.address(0) + sum(o // unit * step for o, unit, step in units)
-        sizes = tuple(n for _, n in send.box)
-        return Hop(tuple(start), sizes, self.source.at(send.core, start), there)
+        return Hop(start, send.sizes, here, there)
+
+
+def _cores_of(picks: Iterable[Pick]) -> set[int]:
+    return {p.copy.core for p in picks}
 
 
 def _by_lanes(instr: Instr, region: Region) -> Instr:

@@ -14,7 +14,7 @@ from spyrec.passes.kernel import GROUP, Box, Nest
 from spyrec.passes.scratchpad import kernel_buffers
 from spyrec.passes.span import reaches
 from spyrec.sim.device import DeviceSpec
-from spyrec.sim.isa import Kernel, Stream, instructions
+from spyrec.sim.isa import STICK, Kernel, Stream, instructions
 
 from .claims import Ledger
 from .context import KernelContext, Notes
@@ -84,7 +84,8 @@ def _exchange(exchange: Op, root: Body, ctx: KernelContext) -> Buffer:
     source = home_region(ctx, exchange.operands[0])
     target = home_region(ctx, exchange.result)
     assert source is not None and target is not None
-    emitter = RelayoutEmitter(exchange, source, target, ctx.device, ctx.cores)
+    beside = whole_number(exchange, "beside") // STICK if "beside" in exchange.attrs else None
+    emitter = RelayoutEmitter(exchange, source, target, ctx.device, ctx.cores, beside)
     body = Body()
     emitter.emit(body, ctx.token)
     note = ctx.notes.add(f"relayout %{exchange.operands[0].name}", exchange.loc.nodes)
