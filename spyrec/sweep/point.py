@@ -87,10 +87,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Figures:
-    """What is told of a run. ``kernels``: different ones, ``launches``: how often one was launched;
+    """What is told of a run. ``kernels``: different ones, ``launches``: how many the device started;
     bytes, ``macs`` and cycles are of all launches together, ``lx_peak_bytes`` of the fullest core.
     ``..._share``: part of ``total_cycles`` in kernels that are bound by that, or in which a launch
-    starts up; with kernels that overlap they are more than 1 together."""
+    starts up or cores meet; with kernels that overlap they are more than 1 together."""
 
     total_cycles: int
     total_us: float
@@ -221,7 +221,8 @@ def _figures(result: api.Result, n_kernels: int) -> Figures:
         totals.cycles, totals.us, n_kernels, totals.launches, summed("macs"), totals.pt_utilisation,
         summed("hbm_read_bytes"), summed("hbm_write_bytes"), summed("ring_bytes"),
         max((row.lx_peak_bytes for row in rows), default=0), share("compute"), share("memory"),
-        share("ring"), share("vector"), share("latency"), totals.launch_cycles / whole,
+        share("ring"), share("vector"), share("latency"),
+        (totals.launch_cycles + totals.meeting_cycles) / whole,
     )
 
 
