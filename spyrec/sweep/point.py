@@ -87,7 +87,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Figures:
-    """What is told of a run. ``kernels``: different ones, ``launches``: how many the device started;
+    """What is told of a run. ``kernels``: different ones, ``launches``: those the device starts;
     bytes, ``macs`` and cycles are of all launches together, ``lx_peak_bytes`` of the fullest core.
     ``..._share``: part of ``total_cycles`` in kernels that are bound by that, or in which a launch
     starts up or cores meet; with kernels that overlap they are more than 1 together."""
