@@ -17,8 +17,9 @@ from spyrec.driver import compile_module
 from spyrec.ir.errors import SpyrecError
 from spyrec.ir.tiles import Nest
 from spyrec.passes.allocate import divisions, factorisations
-from spyrec.passes.contract_price import contract_costs, tilings
+from spyrec.passes.contract_price import options
 from spyrec.passes.manager import Target
+from spyrec.passes.tile_ways import tilings
 from spyrec.sim.device import DeviceSpec, load_device
 from spyrec.sim.run import run
 
@@ -57,7 +58,7 @@ def tries(shape: tuple[int, int, int], rng: random.Random, device: DeviceSpec) -
     module = product("", f"{m}x{k}", f"{k}x{n}", f"{m}x{n}").module()
     target = Target(device)
     (op,) = (o for o in compile_module(module, target).module.body.ops if o.name == "kernel")
-    free = {"parts", "core_order", "tile", "loops", "keep"}
+    free = {"parts", "core_order", "tile", "loops", "keep", "finish", "ahead"}
     nest = Nest(op.with_attrs(**{key: op.attrs[key] for key in op.attrs if key not in free}))
     units, grains = divisions(nest)
     cores = device.cores.count
@@ -68,18 +69,21 @@ def tries(shape: tuple[int, int, int], rng: random.Random, device: DeviceSpec) -
     for cut in cuts:
         order = tuple(d for d, p in enumerate(cut) if p > 1)
         divided = Nest(op.with_attrs(parts=cut, core_order=order, grains=grains))
-        ways = tilings(divided, device).with_kept(room)
-        costs = contract_costs(ways, device).tolist()
-        found += [(cost, cut, order, ways, i) for i, cost in enumerate(costs)]
+        ways, costs = options(tilings(divided, device).with_kept(room), device)
+        found += [(cost, cut, order, ways, i) for i, cost in enumerate(costs.tolist())]
     least = min(cost for cost, *_ in found)
     found = [f for f in found if f[0] <= SLOW * least]
     for cost, cut, order, ways, i in rng.sample(found, min(PLANS, len(found))):
         names, tile, loops, keep = nest.dim_names, ways.tiles(i), ways.loops(i), ways.kept(i)
+        finish, ahead = ways.finish(i), int(ways.ahead[i])
         plan = {
             "parts": dict(zip(names, cut, strict=True)), "core_order": [names[d] for d in order],
             "tile": dict(zip(names, tile, strict=True)), "loops": [names[d] for d in loops],
             "keep": list(keep),
+            "finish": {names[d]: finish[d] for d in (nest.stick, nest.k)} if finish else {},
         }  # fmt: skip
+        if ahead:
+            plan["ahead"] = ahead
         try:
             made = compile_module(module, target, plan={"kernels": {nest.name: plan}})
         except SpyrecError:  # it does not fit the scratchpad

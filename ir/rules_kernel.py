@@ -92,8 +92,44 @@ def plan_problems(op: Op, cores: object) -> Iterator[str]:
     if not isinstance(keep, tuple) or not set(keep) <= set(factors):
         yield f"expected keep to name factors of a matrix kernel, got {keep!r}"
         return
+    if not nest.held <= nest.keep:
+        yield f"expected held to name factors that are kept, got {attrs['held']!r}"
     if "tile" in attrs:
         yield from _tile_problems(nest)
+        yield from finish_problems(nest)
+
+
+def finish_problems(nest: Nest) -> Iterator[str]:
+    """Why a kernel's tiles cannot be ended in pieces of ``finish``."""
+    end, tile, k, stick = nest.finish, nest.tile, nest.k, nest.stick
+    if not end:
+        return
+    if nest.kind != "contract" or nest.terms > 1 or nest.buffers < 2 or nest.overlap != "all":
+        yield "finish is for matrix kernels that sum on one core and overlap loads and stores"
+    elif len(end) != len(tile) or any(
+        (e > t if d == stick else e != t) for d, (e, t) in enumerate(zip(end, tile, strict=True))
+        if d != k
+    ):
+        yield f"expected finish as the tile {tile!r}, but for fewer columns, got {end!r}"
+    elif k not in nest.loops or end[stick] % nest.grain(stick) or end[stick] < 1:
+        yield f"expected a loop over the inner dimension and pieces of whole groups, got {end!r}"
+    elif tile[stick] % end[stick] and nest.trips(stick) > 1:
+        yield f"expected pieces of one width of the tile {tile!r}, got {end!r}"
+    elif not 0 < end[k] < nest.local[k] or (nest.local[k] - end[k]) % tile[k]:
+        yield f"expected finish to leave whole trips of the inner dimension, got {end!r}"
+    elif not 2 <= nest.ending <= min(nest.ahead, nest.trips(k) - 2) or nest.trips(k) % nest.ahead:
+        yield (
+            f"expected finish to take two trips or more of {nest.trips(k)} over the inner "
+            "dimension and to leave as many, and ahead slots for them that divide the trips, got "
+            f"{end!r} and {nest.ahead}"
+        )
+    elif len(nest.pieces) < 2:
+        yield f"expected finish with fewer columns than the tile {tile!r}, got {end!r}"
+    else:
+        last = (tile[stick] - 1) // end[stick] * end[stick]
+        least = min(r[stick][1] for r in nest.core_ranges if all(n for _, n in r))
+        if least <= last:
+            yield f"a core has {least} columns, none of the last piece of {end!r}"
 
 
 def _tile_problems(nest: Nest) -> Iterator[str]:
@@ -171,8 +207,9 @@ def tiles_cover(module: Module, _stage: str) -> Iterator[Found]:
             continue
         nest = Nest(op)
         stores: dict[int, int] = dict.fromkeys(range(len(op.results)), 0)
-        for inner, path, carried in _walk(op.regions[0], (), False):
-            for sentence in _tile_op_problems(op, nest, inner, path, carried):
+        for inner, path, carried, ends in _walk(op.regions[0], (), False):
+            here = nest.pieces[0] if ends and nest.finish else nest
+            for sentence in _tile_op_problems(op, here, inner, path, carried):
                 yield inner, f"{sentence} (from {op.loc})"
             if inner.name == "store":
                 index = _int(inner, "result")
@@ -197,14 +234,17 @@ def _sound(block: Block) -> bool:
 
 
 def _walk(
-    block: Block, path: tuple[int, ...], carried: bool
-) -> Iterator[tuple[Op, tuple[int, ...], bool]]:
-    """Tile ops with the dimensions of the loops around and whether one of those carries values."""
+    block: Block, path: tuple[int, ...], carried: bool, ends: bool = False
+) -> Iterator[tuple[Op, tuple[int, ...], bool, bool]]:
+    """Tile ops with the dimensions of the loops around, whether one of those carries values, and
+    whether they end a tile piece by piece."""
     for op in block.ops:
-        yield op, path, carried
+        yield op, path, carried, ends
         if op.name == "for":
             inside = (*path, _int(op, "dim"))
-            yield from _walk(op.regions[0], inside, carried or bool(op.operands))
+            yield from _walk(op.regions[0], inside, carried or bool(op.operands), ends)
+        elif op.name == "finish":
+            yield from _walk(op.regions[0], path, carried, True)
 
 
 def _tile_op_problems(
@@ -237,6 +277,9 @@ def _tile_op_problems(
                 yield f"the result varies along {_names(nest, late)}; store it inside their loops"
             if carried:
                 yield "a store stands in a loop that carries values, so it is not of final ones"
+        case "finish":
+            if carried or not nest.finish:
+                yield "a finish stands where nothing is left to multiply"
         case "compute" | "init" | "psum":
             return
         case _:

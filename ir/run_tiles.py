@@ -72,6 +72,8 @@ class _Kernel:
                     results = (self._compute(op, [env[v] for v in op.operands], here),)
                 case "for":
                     results = self._for(op, env, here)
+                case "finish":
+                    self._finish(op, env, here)
                 case "store":
                     self._store(op, env[op.operands[0]], here)
                 case "psum":
@@ -88,6 +90,8 @@ class _Kernel:
     def _for(self, op: Op, env: dict[Value, Array], here: Box) -> tuple[Array, ...]:
         dim, region = _index(op, "dim"), op.regions[0]
         tile, (start, size) = self.nest.tile[dim], here[dim]
+        if self.nest.finish and dim == self.nest.k:
+            size -= self.nest.finish[dim]
         carried = tuple(env[v] for v in op.operands)
         for at in range(0, size, tile):
             env.update(zip(region.args, carried, strict=True))
@@ -95,6 +99,26 @@ class _Kernel:
             self.block(region, env, (*here[:dim], part, *here[dim + 1 :]))
             carried = tuple(env[v] for v in region.results)
         return carried
+
+    def _finish(self, op: Op, env: dict[Value, Array], here: Box) -> None:
+        """The region on each piece of the columns, for the inner elements that are left."""
+        whole, region, sums = self.nest, op.regions[0], env[op.operands[0]]
+        stick, k = whole.stick, whole.k
+        (start, size), (first, inner) = here[stick], here[k]
+        width, left = whole.finish[stick], whole.finish[k]
+        (axis,) = (t for t, (_, coefs) in enumerate(whole.out_maps[0]) if coefs[stick])
+        piece = region.args[0].type
+        self.nest = whole.pieces[0]
+        for at in range(0, size, width):
+            cut = list(here)
+            cut[stick] = (start + at, min(width, size - at))
+            cut[k] = (first + inner - left, left)
+            acc = _unwritten(piece.static_shape, piece)
+            part = sums[(slice(None),) * axis + (slice(at, at + width),)]
+            acc[(slice(None),) * axis + (slice(0, part.shape[axis]),)] = part
+            env[region.args[0]] = acc
+            self.block(region, env, tuple(cut))
+        self.nest = whole
 
     def _psum(self, term: Array, here: Box) -> Array | None:
         """The sum over the cores of a group, which come one after the other; None for all but the

@@ -2,7 +2,8 @@
 
 A kernel's attributes: ``name``, ``kind``, ``dims`` ((name, extent), ...), ``maps`` (one affine map
 per operand), ``out_maps`` (one per result); later ``parts``, ``core_order``, ``grains``,
-``buffers``, ``tile``, ``loops``. An affine map is a tuple with one ``(offset, coefs)`` per tensor
+``buffers``, ``tile``, ``loops``, ``keep``, ``finish``,
+``ahead``. An affine map is a tuple with one ``(offset, coefs)`` per tensor
 dimension, ``coefs`` having one entry per kernel dimension.
 """
 
@@ -128,6 +129,11 @@ class Nest:
         is loaded on the first trip only of the loops along which it does not vary."""
         return frozenset(self.op.attrs.get("keep", ()))  # type: ignore[arg-type]
 
+    @cached_property
+    def held(self) -> frozenset[int]:
+        """Factors that stay, and that the kernel before has left in the very same places."""
+        return frozenset(self.op.attrs.get("held", ()))  # type: ignore[arg-type]
+
     def kept(self, operand: int) -> tuple[int, tuple[int, ...]]:
         """How many tiles of an operand stay in the scratchpad, and the loops on whose first trip
         alone it is loaded; (0, ()) when its tiles stream through."""
@@ -163,8 +169,57 @@ class Nest:
         return layout.group if layout else GROUP if dim in (self.stick, self.k) else 1
 
     @cached_property
+    def finish(self) -> tuple[int, ...]:
+        """The tile in which a core ends each tile of a contract kernel's results: the last elements
+        of the inner dimension are multiplied a piece of the columns at a time, so that one piece is
+        drained and stored while the next is multiplied; () when all go through the loop."""
+        return self.op.attrs.get("finish", ())  # type: ignore[return-value]
+
+    @cached_property
+    def ahead(self) -> int:
+        """Slots of the buffers that the factors of a contract kernel stream through: how many tiles
+        are there, the one that is multiplied among them."""
+        return int(self.op.attrs.get("ahead", self.buffers))  # type: ignore[arg-type]
+
+    @cached_property
+    def ending(self) -> int:
+        """Tiles along the inner dimension that are multiplied piece by piece."""
+        return -(-self.finish[self.k] // self.tile[self.k]) if self.finish else 0
+
+    @cached_property
+    def pieces(self) -> tuple[Nest, ...]:
+        """The nests that end a tile, piece by piece: their ``tile`` has fewer columns, their ranges
+        begin where the piece does and trips move by our tiles (``pace``)."""
+        width, most = self.finish[self.stick], self.tile[self.stick]
+        return tuple(self.piece(at, width) for at in range(0, most, width))
+
+    def piece(self, at: int, width: int) -> Nest:
+        """One of the ``pieces``: so many columns from column ``at`` of a tile on."""
+        tile, first = list(self.tile), [0] * len(self.extents)
+        tile[self.stick], first[self.stick] = width, at
+        first[self.k] = self.local[self.k] - self.finish[self.k]
+        return Nest(self.op.with_attrs(
+            tile=tuple(tile), pace=self.tile, first=tuple(first), finish=()
+        ))  # fmt: skip
+
+    @cached_property
+    def pace(self) -> tuple[int, ...]:
+        """By how many elements a trip moves on: a tile, but for a piece of one."""
+        return self.op.attrs.get("pace", self.tile)  # type: ignore[return-value]
+
+    @cached_property
     def core_ranges(self) -> tuple[Box, ...]:
         """For each core the (start, size) of every dimension."""
+        first: tuple[int, ...] = self.op.attrs.get("first", ())  # type: ignore[assignment]
+        if not first:
+            return self._parts
+        return tuple(
+            tuple((s + f, max(0, n - f)) for (s, n), f in zip(box, first, strict=True))
+            for box in self._parts
+        )
+
+    @cached_property
+    def _parts(self) -> tuple[Box, ...]:
         grains = tuple(self.grain(d) for d in range(len(self.extents)))
         return _core_ranges(self.extents, self.parts, grains, self.core_order)
 
@@ -198,11 +253,13 @@ class Nest:
     @cached_property
     def local(self) -> tuple[int, ...]:
         """The largest part of each dimension on any core."""
-        return tuple(max(r[d][1] for r in self.core_ranges) for d in range(len(self.extents)))
+        return tuple(max(r[d][1] for r in self._parts) for d in range(len(self.extents)))
 
     def trips(self, dim: int) -> int:
         """Trips of the loop over ``dim``: equal on all cores; the last may be short or empty."""
-        return max(1, -(-self.local[dim] // self.tile[dim]))
+        first: tuple[int, ...] = self.op.attrs.get("first", ())  # type: ignore[assignment]
+        before = first[dim] if first and dim == self.k else 0
+        return max(1, -(-(self.local[dim] - before) // self.pace[dim]))
 
 
 @lru_cache(maxsize=4096)

@@ -5,195 +5,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from spyrec.ir.core import Value
 from spyrec.ir.digits import Ints
-from spyrec.ir.tiles import FACTORS, tile_shape
+from spyrec.ir.tiles import FACTORS
 from spyrec.sim.device import DeviceSpec
 
-from .kernel import GROUP, Map, Nest, padded, spans
-from .pins import Counts, pinned, pinned_keep, pinned_loops
-from .runs import STICK, buffer_sticks, sticks_and_run
-
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
+from .kernel import GROUP, Nest, padded
+from .pins import pinned_ahead, pinned_finish
+from .tile_ways import Bools, Floats, Tilings, numbered, spanned, tile_sizes, tilings, together
 
 KEPT = 0.7  # of a scratchpad that factors may take which stay there
 HINDERED = 0.03  # of the shorter of work and transfers is not hidden behind the longer
-LONG = 1024  # inner elements of a tile, with which stores of other tiles hold up no loads
 TURN = 2  # cycles a trip of the innermost loop loses
-KEEPS: tuple[Counts, ...] = ((), (0,), (0, 1), (1,))  # factors that may stay in the scratchpad
-
-
-@dataclass(frozen=True, eq=False)
-class Tilings:
-    """Ways to tile kernels that differ in nothing but how they are cut over cores: tiles, orders
-    of their loops, and factors that stay in the scratchpad. ``nest`` is any of the kernels.
-
-    ``parts``, ``local``, ``tile`` [dimension, way]: into how many parts the cores cut it, elements
-    of the largest part, and of a tile; ``order`` [place, way]: dimensions that may have a loop,
-    outermost first; ``keep`` [factor, way]: whether it stays; ``away`` [end, way]: whether an
-    operand, or a result, counted after them, lies in card memory; ``number`` [way]: grows, and is
-    equal for ways that differ in what they keep only (or that are of one of several kernels).
-    Either all kernels divide what they sum over, or none does.
-    """
-
-    nest: Nest
-    parts: Ints
-    local: Ints
-    tile: Ints
-    order: Ints
-    keep: Bools
-    away: Bools
-    number: Ints
-
-    def __len__(self) -> int:
-        return len(self.number)
-
-    def take(self, which: npt.NDArray[Any]) -> Tilings:
-        """The ways of these numbers, or for which this is true."""
-        return replace(self, **{name: getattr(self, name)[..., which] for name in ARRAYS})
-
-    @cached_property
-    def counts(self) -> Ints:
-        """[place, way]: trips of each loop; 1 where there is none."""
-        return np.take_along_axis(-(-self.local // self.tile), self.order, axis=0)
-
-    def loops(self, way: int) -> Counts:
-        """The dimensions with a loop, outermost first."""
-        places = zip(self.order[:, way].tolist(), self.counts[:, way].tolist(), strict=True)
-        return tuple(d for d, n in places if n > 1)
-
-    def kept(self, way: int) -> Counts:
-        """The factors that stay."""
-        return tuple(np.flatnonzero(self.keep[:, way]).tolist())
-
-    def tiles(self, way: int) -> Counts:
-        """Elements of a tile along each dimension."""
-        return tuple(self.tile[:, way].tolist())
-
-    def varies(self, m: Map) -> Bools:
-        """[place, way]: is there a loop that a tensor varies along?"""
-        return (self.counts > 1) & _spanned(m, self.nest)[self.order]
-
-    def again(self, varies: Bools) -> Bools:
-        """[place, way]: loops around a tile in whose later trips it would be loaded once more. See
-        ``spyrec.ir.tiles.again``."""
-        around = np.logical_or.accumulate(varies[::-1], axis=0)[::-1]
-        return (self.counts > 1) & around & ~varies
-
-    def kept_trips(self, m: Map) -> Ints:
-        """Tiles that have to stay for none to be loaded twice. See
-        ``spyrec.ir.tiles.kept_trips``."""
-        varies = self.varies(m)
-        again = self.again(varies)
-        tiles = np.ones(len(self), np.int64)
-        seen, between, torn = np.zeros((3, len(self)), np.bool_)
-        for mine, other, count in zip(varies[::-1], again[::-1], self.counts[::-1], strict=True):
-            tiles *= np.where(mine & ~seen, count, 1)
-            between |= mine & seen
-            torn |= other & between
-            seen |= other
-        return tiles * (seen & ~torn)
-
-    def kept_bytes(self, factor: int) -> Ints:
-        """Scratchpad bytes of all tiles of a factor that have to stay for none to be loaded twice;
-        0 when none would be."""
-        m = self.nest.maps[factor]
-        return _sizes(self.nest.op.operands[factor], m, self.tile)[0] * self.kept_trips(m)
-
-    def with_kept(self, room: int) -> Tilings:
-        """Each way with whatever factors may stay within ``room`` bytes, none at first."""
-        sizes = [self.kept_bytes(i) for i in range(FACTORS)]
-        pins = pinned_keep(self.nest)
-        if pins is not None:
-            stay = [(size > 0) & (i in pins) for i, size in enumerate(sizes)]
-            return replace(self, keep=np.array(stay))
-        if self.nest.buffers == 1 or self.nest.overlap != "all":
-            return self
-        may = [away & (n > 0) & (n <= room) for n, away in zip(sizes, self.away, strict=False)]
-        every = np.ones(len(self), np.bool_)
-        both = may[0] & may[1] & (sizes[0] + sizes[1] <= room)
-        choices = np.array([every, may[0], both, may[1]])
-        way, choice = np.nonzero(choices.T)
-        table = np.array([[i in keep for keep in KEEPS] for i in range(FACTORS)])
-        return replace(self.take(way), keep=table[:, choice])
-
-
-ARRAYS = ("parts", "local", "tile", "order", "keep", "away", "number")
-
-
-def _spanned(m: Map, nest: Nest) -> Bools:
-    """[dimension]: does a tensor vary along it?"""
-    return np.array([spans(m, d) for d in range(len(nest.extents))], np.bool_)
-
-
-def _cuts(n: int, grain: int = 1) -> list[int]:
-    """Sizes worth trying: n cut into 1, 2, 3, 4, 6, 8, ... equal parts, in multiples of the grain.
-    """
-    units = -(-n // grain)
-    sizes = {-(-units // p) for p in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512)} | {
-        min(units, 8)
-    }
-    return [min(n, s * grain) for s in sorted(sizes, reverse=True)]
-
-
-def tilings(
-    nest: Nest, device: DeviceSpec, coarse: bool = False, resident: Collection[int] = ()
-) -> Tilings:
-    """Tile shapes of a matrix kernel whose output fits the accumulators, each with the orders of
-    its loops; no factor stays. ``coarse``: only two steps along the inner dimension, a long and
-    the shortest. ``resident``: operands, and results counted after them, that are on chip whatever
-    their types say."""
-    n, k, local = nest.stick, nest.k, nest.local
-    shared = [d for d in nest.parallel if spans(nest.maps[1], d) and d != n]
-    rows = [d for d in sorted(nest.parallel) if d != n and d not in shared]
-    outer, inner = rows[:-2], rows[-2:]
-    pins = pinned(nest, "tile")
-
-    def cuts(d: int, grain: int = 1) -> list[int]:
-        return [pins[d]] if pins[d] else _cuts(local[d], grain)
-
-    def few(sizes: list[int]) -> list[int]:
-        """A long one that leaves room for others, and the least."""
-        return sorted({max((s for s in sizes if s <= LONG), default=sizes[-1]), sizes[-1]})
-
-    sizes = {n: cuts(n, nest.grain(n)), **{d: cuts(d) for d in reversed(inner)}}
-    steps = cuts(k, nest.step(k))
-    sizes[k] = few(steps) if coarse else steps
-    grid = dict(zip(sizes, np.meshgrid(*sizes.values(), indexing="ij"), strict=True))
-    fits = -(-grid[n] // GROUP) * prod(grid[d] for d in inner) <= device.pt.acc_groups
-    ways = np.count_nonzero(fits)
-    tile = np.repeat(np.array(local, np.int64)[:, None], ways, axis=1)
-    tile[shared + outer] = 1
-    for d, values in grid.items():
-        tile[d] = values[fits]
-    looped = np.array(local)[:, None] > tile
-    both = looped[n] & looped[inner].any(axis=0)
-    number = np.repeat(np.arange(ways), 1 + both)
-    second = np.diff(number, prepend=-1) == 0
-    lead = sorted(shared + outer)
-    orders = (
-        pinned_loops(nest, dims) for dims in ((*lead, n, *inner, k), (*lead, *inner, n, k))
-    )
-    columns, rest = (np.array(order)[:, None] for order in orders)
-    count = len(number)
-    ends = [v.type.space != "lx" and v.type.size > 1 for v in nest.op.operands]
-    ends += [v.type.space != "lx" for v in nest.op.results]
-    away = [end and i not in resident for i, end in enumerate(ends)]
-    parts, largest, there = (
-        np.repeat(np.array(x)[:, None], count, axis=1) for x in (nest.parts, local, away)
-    )
-    keep = np.zeros((FACTORS, count), np.bool_)
-    order = np.where(second, rest, columns)
-    return Tilings(nest, parts, largest, tile[:, number], order, keep, there, np.arange(count))
+PIECES = (64, 128)  # columns of a piece that are tried
+FAR = 1.1  # times the least price so far, what tiles at least take that are not ended in pieces
+AHEAD = (4, 8, 16)  # slots that factors may stream through, beside those that all buffers have
 
 
 def _filled(ways: Tilings, d: int, device: DeviceSpec | None = None) -> Floats:
@@ -242,8 +75,8 @@ def flow(ways: Tilings, operand: int, trips: Floats, device: DeviceSpec) -> Flow
     trips of loops that it does not vary with bring whole tiles again."""
     nest, hbm = ways.nest, device.hbm
     v, m = nest.op.operands[operand], nest.maps[operand]
-    size, run = _sizes(v, m, ways.tile)
-    alike = np.prod(ways.parts[~_spanned(m, nest)], axis=0)
+    size, run = tile_sizes(v, m, ways.tile)
+    alike = np.prod(ways.parts[~spanned(m, nest)], axis=0)
     times = passes(alike, device)
     groups = prod(ways.parts) / alike
     ticks, more = hbm.bus_ticks(size, run), hbm.again_ticks(size, run)
@@ -260,17 +93,54 @@ def flow(ways: Tilings, operand: int, trips: Floats, device: DeviceSpec) -> Flow
     return Flow(np.maximum(one, alone) * fresh, np.maximum(slower, alone) * fresh * repeats, one)
 
 
+@dataclass(frozen=True, eq=False)
+class Course:
+    """How kernels go, in cycles of the fullest core: ``one`` step of the matrix unit, of which
+    there are ``trips``; ``tiles`` of results, ``inner`` of them in a trip of the loops outside the
+    innermost that is not summed over.
+
+    On the first of these the bus is busy for ``first`` with operands, on the others for ``rest``;
+    ``out``: with storing a tile, ``stored`` bytes at a time; ``late``: with what its sums are
+    finished with. ``wait``: for the first tiles; ``work``: of the matrix unit alone; ``drain``: of
+    a tile; ``full``: it takes more than half the accumulators. ``pace``: what the loads of a step
+    take at least in the slots that all buffers have, each in turn. All [way].
+    """
+
+    one: Ints
+    tiles: Floats
+    inner: Floats
+    first: Floats
+    rest: Floats
+    out: Floats
+    late: Floats
+    stored: Ints
+    wait: Floats
+    work: Floats
+    drain: Floats
+    full: Bools
+    pace: Floats
+    trips: Floats
+
+    def take(self, which: npt.NDArray[Any]) -> Course:
+        """That of the ways of these numbers."""
+        return Course(*(getattr(self, field.name)[which] for field in fields(self)))
+
+
 def contract_costs(ways: Tilings, device: DeviceSpec) -> Floats:
     """[way]: cycles of the fullest core. Its matrix unit waits for the first tiles, then for what
     comes slower than it works: on the first trip of the innermost loop that is not summed over
     operands come that do not vary with it, later those only that come again. Tiles of more than
     half the accumulators are drained before the next begins; the last one is drained and stored at
-    the end."""
+    the end, or what is left of it when tiles are ended in pieces."""
+    return took(ways, course_of(ways, device), device)
+
+
+def course_of(ways: Tilings, device: DeviceSpec) -> Course:
+    """What prices are made of, however tiles are ended."""
     nest, hbm = ways.nest, device.hbm
     tile, trips, looped = ways.tile, _trips(ways), ways.counts > 1
     one = _work(ways, device)
-    own = np.array([d in nest.parallel for d in range(len(nest.extents))], np.bool_)
-    outer = looped & own[ways.order]  # the loops that are not summed over
+    outer = looped & ways.own  # the loops that are not summed over
     any_outer, turning = _innermost(ways, outer)
     any_loop, fastest = _innermost(ways, looped)
     inner = np.ones(len(ways))
@@ -282,46 +152,142 @@ def contract_costs(ways: Tilings, device: DeviceSpec) -> Floats:
         there = ways.away[i]
         if not there.any():
             continue
-        came, spanned = flow(ways, i, trips, device), _spanned(m, nest)
+        came, along = flow(ways, i, trips, device), spanned(m, nest)
         fresh, once = came.fresh * there, came.one * there
         repeated = came.again * there
         if i in nest.weights:  # the first tiles come while the kernel before runs
             fresh = np.maximum(0.0, fresh - nest.buffers * once)
-        spread = any_outer & spanned[turning]
+        spread = any_outer & along[turning]
         first += np.where(spread, (fresh + repeated) / inner, fresh)
         rest += np.where(spread, (fresh + repeated) * (1 - 1 / inner), repeated)
         if i < FACTORS:
-            streams |= there & ~ways.keep[i] & (spanned[fastest] | ~any_loop)
+            streams |= there & ~ways.keep[i] & (along[fastest] | ~any_loop)
         if i not in nest.weights:
             into = wait if i < FACTORS else late
             into += once
-    out, piece = _stored(ways, device)
-    steps = prod(np.where(outer, trips, 1.0))
-    stored = out * (steps - 1)  # beside the last tile
-    turned = np.minimum(stored, first + rest) * hbm.bytes_per_cycle
-    stored = stored + hbm.turnaround_ticks(turned.astype(np.int64), piece) / hbm.bytes_per_cycle
-    first, rest = first + stored / inner, rest + stored * (1 - 1 / inner)
+    out, stored = _stored(ways, tile, device)
     rows = prod(tile[d] for d in nest.parallel if d != nest.stick)
     groups = rows * -(-tile[nest.stick] // GROUP)
     drain = groups * _epilogue(nest, device) / device.sfp.groups_per_cycle
     tile_of_sums = groups * device.lx.group_bytes("f32")
     drain = drain + (_terms(ways) - 1) * device.ring.psum_cycles(tile_of_sums, device.clock_mhz)
-    work = one * prod(_trips(ways, device))
-    full = groups * 2 > device.pt.acc_groups
-    work = np.where(full, work + drain * (steps - 1), work)
-    left = out * hbm.bytes_per_cycle
-    left = left + hbm.turnaround_ticks(left.astype(np.int64), piece)
+    # a slot is loaded, used and only then loaded again
+    pace = np.where(streams, (hbm.latency_cycles + one) / nest.buffers, 0.0)
+    work: Floats = one * _product(_trips(ways, device))
+    return Course(
+        one, _product(np.where(outer, trips, 1.0)), inner, first, rest, out, late, stored, wait,
+        work, drain, groups * 2 > device.pt.acc_groups, pace, _product(trips),
+    )  # fmt: skip
+
+
+def took(ways: Tilings, course: Course, device: DeviceSpec) -> Floats:
+    """[way]: cycles of a ``course`` whose tiles are ended, and whose factors stream, as ``ways``
+    say."""
+    nest, hbm, rate = ways.nest, device.hbm, device.hbm.bytes_per_cycle
+    inner, steps, one = course.inner, course.tiles, course.one
+    slots = np.where(ways.ahead > 0, ways.ahead, nest.buffers)
+    window = one * np.maximum(1, slots - 1)  # of work for which tiles are there
+    out, batch, drain, pieces = course.out, course.stored, course.drain, ways.pieces
+    some = bool(ways.ended.any())
+    if some:  # stores and what sums are finished with come while other pieces are multiplied
+        out, batch = _stored(ways, ways.pieces_tile, device)
+        out, switches = out * pieces, len(nest.op.results)
+        switched = device.sfp.switch_cycles * pieces * switches * (switches > 1)
+        drain = drain + switched * ways.ended
+    stored = out * (steps - 1)  # beside the last tile
+    turned = np.minimum(stored, course.first + course.rest) * rate
+    stored = stored + hbm.turnaround_ticks(turned.astype(np.int64), batch) / rate
+    first, rest = course.first + stored / inner, course.rest + stored * (1 - 1 / inner)
+    work = np.where(course.full, course.work + drain / pieces * (steps - 1), course.work)
+    left = out * rate
+    left = left + hbm.turnaround_ticks(left.astype(np.int64), batch)
     # at the end of a tile all cores store it and load what the next one's sums are finished with
-    burst = left / hbm.bytes_per_cycle + late
-    work = work + (np.maximum(0.0, late - one) + np.maximum(0.0, burst - one) * (steps - 1))
-    pace = (hbm.latency_cycles + one) / nest.buffers  # a slot is loaded, used, only then loaded
-    work = np.where(streams, np.maximum(work, pace * prod(trips)), work)
-    work = np.maximum(work, drain * steps)
-    took: Floats = np.maximum(work / inner + wait, first + one)
-    took = took + np.maximum(work * (1 - 1 / inner), rest)
-    took = took + HINDERED * np.minimum(work, first + rest) + drain + out
-    took += TURN * prod(trips)
-    return took
+    burst = left / rate + course.late
+    work = work + (
+        np.maximum(0.0, course.late - window) + np.maximum(0.0, burst - window) * (steps - 1)
+    )
+    pace = course.pace * nest.buffers / slots
+    work = np.maximum(np.maximum(work, pace * course.trips), drain * steps)
+    begin, later = work / inner, work * (1 - 1 / inner)
+    cycles = np.maximum(begin + course.wait, first + one) + np.maximum(later, rest)
+    over = HINDERED * np.minimum(work, first + rest)
+    last = ways.piece[0] / ways.tile[nest.k] * (1 - 1 / pieces)
+    if some:  # the first piece waits for the last tiles, as far as loads are not ahead of work
+        loads = course.first * inner / course.trips
+        short = np.maximum(0.0, last * loads - np.maximum(0.0, begin - first)) * steps / inner
+        turns = np.where(inner > 1, inner, 2.0)  # where there is one, nothing comes later
+        loads = course.rest / course.trips / (1 - 1 / turns)
+        slack = np.maximum(0.0, later - rest) / (turns - 1)
+        missed = np.maximum(0.0, last * loads - slack) * steps * (1 - 1 / inner)
+        over = over + (short + missed)
+    end = np.maximum(0.0, out * (1 - 1 / pieces) - last * one)
+    total: Floats = cycles + over + (drain + out) / pieces + end + TURN * course.trips
+    return total
+
+
+def options(ways: Tilings, device: DeviceSpec, most: int = AHEAD[-1]) -> tuple[Tilings, Floats]:
+    """Each way, and after it the same with its tiles ended in pieces and factors that stream
+    through up to ``most`` slots; and what they cost. Tiles that would cost far more than those
+    before them, whatever their end, have no other."""
+    course = course_of(ways, device)
+    costs = took(ways, course, device)
+    asked = pinned_finish(ways.nest) or pinned_ahead(ways.nest)
+    bound = np.maximum(course.work, course.first + course.rest)
+    near = np.ones(len(ways), np.bool_) if asked else bound <= FAR * _before(costs, ways.number)
+    way, ends = _ends(ways, np.flatnonzero(near), course, most)
+    if not len(way):
+        return ways, costs
+    prices = took(ends, course.take(way), device)
+    if not asked:  # none costs less than its bound, so those that are far change no other's
+        least = costs.copy()
+        np.minimum.at(least, way, prices)
+        near = bound <= FAR * _before(least, ways.number)
+        way, ends, prices = way[near[way]], ends.take(near[way]), prices[near[way]]
+    order = np.argsort(np.concatenate([np.arange(len(ways)), way]), kind="stable")
+    return together([ways, ends]).take(order), np.concatenate([costs, prices])[order]
+
+
+def _before(costs: Floats, number: Ints) -> Floats:
+    """[way]: the least of the ways of its kernel that come before it."""
+    least = np.full(len(costs), math.inf)
+    for start, end in pairwise([*np.flatnonzero(np.diff(number, prepend=-1)), len(costs)]):
+        least[start + 1 : end] = np.minimum.accumulate(costs[start : end - 1])
+    return least
+
+
+def _ends(ways: Tilings, which: Ints, course: Course, most: int) -> tuple[Ints, Tilings]:
+    """Of these ways the numbers, and the ways to end their tiles in pieces. They leave at most as
+    many steps of the inner dimension as it takes to store a tile and to load what it is finished
+    with."""
+    nest, pins, slots = ways.nest, pinned_finish(ways.nest), pinned_ahead(ways.nest)
+    k, stick = nest.k, nest.stick
+    depths = np.array([slots] if slots else [n for n in AHEAD if n <= most], np.int64)
+    whole = nest.terms == 1 and nest.buffers > 1 and nest.overlap == "all" and pins != ()
+    which = which[(ways.local[k] > ways.tile[k])[which]] if whole and len(depths) else which[:0]
+    tile, local = ways.tile[:, which], ways.local[:, which]
+    widths, trips = np.array(PIECES), -(-local[k] // tile[k])
+    busy = np.maximum(course.out + course.late, course.drain)[which] / course.one[which]
+    ends = np.array([np.full(len(which), 2), np.ceil(busy).astype(np.int64)])
+    if pins:
+        widths = np.array([pins[1] or PIECES[0]])
+        ends = -(-pins[0] // tile[k])[None] if pins[0] else ends
+    columns = tile[stick][:, None]
+    even = (columns % widths == 0) | (columns >= local[stick][:, None])
+    there = (columns - 1) // widths * widths < ways.narrow[which][:, None]  # a last piece
+    fit = even & there & (widths < columns) & (widths % nest.grain(stick) == 0)
+    steps = np.minimum(np.minimum(ends.T[:, None], depths[:, None]), (trips - 2)[:, None, None])
+    steps = np.sort(steps, axis=-1)
+    good = (steps > 1) & (np.diff(steps, prepend=0) > 0) & (trips[:, None] % depths == 0)[..., None]
+    at, width, depth, end = np.nonzero(fit[:, :, None, None] & good[:, None])
+    left = local[k][at] - (trips[at] - steps[at, depth, end]) * tile[k][at]
+    piece = np.array([left, widths[width]])
+    return which[at], replace(ways.take(which[at]), piece=piece, ahead=depths[depth])
+
+
+def _product(counts: Floats) -> Floats:
+    """[way]: of the ``counts`` [place, way], in the order of the places."""
+    product: Floats = prod(counts)  # type: ignore[assignment]
+    return product
 
 
 def _innermost(ways: Tilings, loops: Bools) -> tuple[Bools, Ints]:
@@ -347,9 +313,9 @@ def _epilogue(nest: Nest, device: DeviceSpec) -> int:
     return device.sfp.group_cycles(op.name for op in after)
 
 
-def _stored(ways: Tilings, device: DeviceSpec) -> tuple[Floats, Ints]:
-    """[way]: bus cycles in which all cores store a tile of the results, and bytes of a core's
-    largest."""
+def _stored(ways: Tilings, tile: Ints, device: DeviceSpec) -> tuple[Floats, Ints]:
+    """[way]: bus cycles in which all cores store such a ``tile`` [dimension, way] of the results,
+    and bytes of a core's largest."""
     nest = ways.nest
     total, largest = np.zeros(len(ways)), np.zeros(len(ways), np.int64)
     cores, terms = prod(ways.parts), _terms(ways)
@@ -357,7 +323,7 @@ def _stored(ways: Tilings, device: DeviceSpec) -> tuple[Floats, Ints]:
     for i, (v, m) in enumerate(ends, start=len(nest.op.operands)):
         there = ways.away[i]
         if there.any():
-            size, run = _sizes(v, m, ways.tile)
+            size, run = tile_sizes(v, m, tile)
             ticks = device.hbm.bus_ticks(size, run, True)
             total += ticks * cores / terms / device.hbm.bytes_per_cycle * there
             largest = np.maximum(largest, size * there)
@@ -370,16 +336,6 @@ def _terms(ways: Tilings) -> Ints:
     return terms
 
 
-def _sizes(v: Value, m: Map, tile: Ints) -> tuple[Ints, Ints]:
-    """[way]: bytes of a tile of a tensor, and of its contiguous runs."""
-    assert v.type.layout is not None
-    shape = tile_shape(m, [*tile])
-    return (
-        buffer_sticks(shape, v.type.layout) * STICK,
-        sticks_and_run(v.type.layout, shape)[1] * STICK,
-    )
-
-
 def least_costs(
     nests: Sequence[Nest], device: DeviceSpec, residents: Sequence[Collection[int]]
 ) -> list[float]:
@@ -390,19 +346,14 @@ def least_costs(
     found = [math.inf] * len(nests)
     for partial in (False, True):  # the matrix unit has another pace for terms of sums
         cut = [i for i, nest in enumerate(nests) if (nest.terms > 1) is partial]
-        each = [tilings(nests[i], device, True, residents[i]) for i in cut]
+        each = [
+            numbered(tilings(nests[i], device, True, residents[i]), n) for n, i in enumerate(cut)
+        ]
         if not any(map(len, each)):
             continue
-        ways = _together(each).with_kept(room)
+        ways, costs = options(together(each).with_kept(room), device)
         least = np.full(len(cut), math.inf)
-        np.minimum.at(least, ways.number, contract_costs(ways, device))
+        np.minimum.at(least, ways.number, costs)
         for i, cost in zip(cut, least.tolist(), strict=True):
             found[i] = cost
     return found
-
-
-def _together(each: Sequence[Tilings]) -> Tilings:
-    """The ways of several kernels, with the kernel's number for their own."""
-    numbered = [replace(w, number=np.full(len(w), i)) for i, w in enumerate(each)]
-    joined: Any = {n: np.concatenate([getattr(w, n) for w in numbered], axis=-1) for n in ARRAYS}
-    return replace(numbered[0], **joined)

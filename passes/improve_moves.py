@@ -90,7 +90,8 @@ def _moves(
 
 def _cut_only(plan: Attrs) -> Attrs:
     """What is decided of a kernel but for its tile."""
-    return {k: v for k, v in plan.items() if k not in ("tile", "loops", "why_tile")}
+    tiled = ("tile", "loops", "keep", "finish", "ahead", "held", "why_tile")
+    return {k: v for k, v in plan.items() if k not in tiled}
 
 
 Cut = tuple[Counts, Counts]  # parts, core order

@@ -17,10 +17,11 @@ from spyrec.ir.errors import CapacityError
 from spyrec.sim.device import DeviceSpec
 
 from .allocate import busy_cycles
-from .contract_price import Floats, Tilings, contract_costs, tilings
+from .contract_price import options
 from .kernel import Nest
 from .pins import Counts
 from .signature import signature
+from .tile_ways import Floats, Tilings, tilings
 from .tiling import UNREAD, Tiling, contract_bytes, move_buffers
 
 TRIP_CYCLES = 40  # of a trip beside its work, as contract_price has it
@@ -142,8 +143,8 @@ class KernelPrices:
     def _tiles(self, nest: Nest) -> PricedTiles:
         """The tiles of a matrix kernel with the smallest steps of its sum."""
         room = int(self.device.lx.usable_bytes * self.tiling.kept)
-        ways = tilings(nest, self.device, coarse=True).with_kept(room)
-        cycles = contract_costs(ways, self.device)
+        every = tilings(nest, self.device, coarse=True).with_kept(room)
+        ways, cycles = options(every, self.device, self.tiling.ahead)
         order = np.argsort(cycles, kind="stable")
         return PricedTiles(ways.take(order), cycles[order])
 
@@ -152,7 +153,7 @@ class KernelPrices:
         transfers, half of the shorter, and what every trip costs. (0, infinite) when no tile
         fits."""
         try:
-            tile, _, _, why = self.tiling.tiled(nest, budget, budget, self.device)
+            tile, *_, why = self.tiling.tiled(nest, budget, budget, self.device)
         except CapacityError:
             return 0, math.inf
         assert isinstance(why[0], int | None)

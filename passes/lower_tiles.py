@@ -131,6 +131,7 @@ class _Lowering:
         self.nest = Nest(op)
         self.region = op.regions[0]
         self.names = names_
+        self.constants = constants
         self.stages = stages(self.region, self._immediates(constants))
         self.head = self._head()
         self.taken = taken_rooms(self.nest, self.stages)
@@ -175,6 +176,19 @@ class _Lowering:
         after = [self._made(stage) for stage in before if stage not in inside]
         if head is not None:
             after += self._inner(head, inside)
+        if head is not None and self.nest.finish:
+            after.append(self._finish(head))
+        else:
+            after += self._closing(rest)
+        body = self._wrap(after)
+        region = Block(tuple(self.sources.values()), tuple(body), ())
+        return replace(self.op.with_attrs(tiled=True), regions=(region,))
+
+    def _closing(self, rest: Sequence[Stage]) -> list[Op]:
+        """What follows the folded part: terms of a K-split added up, the stages ``rest``, rounding
+        and stores."""
+        after: list[Op] = []
+        head = self.head
         split = head is not None and self.nest.terms > 1
         if head is not None and split:
             after.append(self._psum(head))
@@ -189,9 +203,22 @@ class _Lowering:
         for i, r in enumerate(self.region.results):
             tile = self.tile_of[r]
             after.append(Op("store", (tile,), (), MappingProxyType({"result": i}), (), self.op.loc))
-        body = self._wrap(after)
-        region = Block(tuple(self.sources.values()), tuple(body), ())
-        return replace(self.op.with_attrs(tiled=True), regions=(region,))
+        return after
+
+    def _finish(self, head: Stage) -> Op:
+        """The inner elements that the loop leaves, piece by piece: a kernel of smaller tiles that
+        goes on with the sums there are."""
+        assert head.head is not None
+        end = _Lowering(self.nest.pieces[0].op, self.names, self.constants)
+        end.sources = self.sources
+        assert end.head is not None
+        acc = self.names.value("acc", end._tile_type(end.head))
+        made = end._inner(end.head, (), acc)
+        closing = end._closing(end.stages[1:])
+        loads = [op for depth in range(len(end.outer) + 1) for op in end.at[depth]]
+        block = Block((acc,), (*loads, *made, *closing), ())
+        sums = self.tile_of[head.result]
+        return Op("finish", (sums,), (), MappingProxyType({}), (block,), self.op.loc)
 
     def _load(
         self, v: Value, fill: float, order: Sequence[int], into: list[Op] | None = None
@@ -236,9 +263,12 @@ class _Lowering:
         lead = self.nest.rank - len(full)
         return any(d >= lead and full[d - lead] > 1 for d in self.folded)
 
-    def _inner(self, head: Stage, inside: Sequence[Stage]) -> list[Op]:
+    def _inner(
+        self, head: Stage, inside: Sequence[Stage], begun: Value | None = None
+    ) -> list[Op]:
         """The folded part, after the stages ``inside`` that it reads: loops that carry the
-        accumulator, or one instruction when nothing is looped."""
+        accumulator, from sums already ``begun`` if any; or one instruction when nothing is looped.
+        """
         assert head.head is not None
         fill = IDENTITY[head.head.name]
         made = [self._made(stage) for stage in inside]
@@ -246,7 +276,7 @@ class _Lowering:
             return [*made, self._made(head, fill)]
         type_ = self._tile_type(head)
         carried = self.names.value("acc", type_)
-        first = self.names.value("init", type_)
+        first = begun or self.names.value("init", type_)
         init = Op("init", (), (first,), MappingProxyType({"value": fill}), (), self.op.loc)
         step = self._made(head, fill, carried)
         ops: list[Op] = [*made, step]
@@ -268,7 +298,7 @@ class _Lowering:
             ops, inner = [loop], out
             carried = start
         self.tile_of[head.result] = inner
-        return [init, *ops]
+        return ops if begun is not None else [init, *ops]
 
     def _psum(self, head: Stage) -> Op:
         """Add up the terms of the cores that divide a summed dimension; the last goes on alone."""

@@ -89,7 +89,7 @@ class PinSticks:
 @dataclass(frozen=True)
 class PinKernels:
     """Set ``pin_parts``, ``pin_order``, ``buffers``, ``overlap``, ``pin_tile``, ``pin_loops`` and
-    ``pin_keep`` on kernels and ``pin_spaces`` on the module.
+    ``pin_keep``, ``pin_finish`` and ``pin_ahead`` on kernels and ``pin_spaces`` on the module.
 
     Raises PassError with every pin that breaks a rule, sizes of tiles excepted: see PinTiles.
     """
@@ -126,6 +126,12 @@ def _pin(op: Op, pins: KernelPins | None) -> Op:
         op = op.with_attrs(overlap=pins.overlap)
     if pins.keep is not None and nest.kind == "contract":
         op = op.with_attrs(pin_keep=pins.keep)
+    if pins.finish is not None and nest.kind == "contract":
+        names = [nest.dim_names[d] for d in (nest.k, nest.stick)]
+        last = tuple(pins.finish.get(n, FREE) for n in names) if pins.finish else ()
+        op = op.with_attrs(pin_finish=last)
+    if pins.ahead is not None and nest.kind == "contract":
+        op = op.with_attrs(pin_ahead=pins.ahead)
     return op.with_attrs(
         pin_parts=tuple(pins.parts.get(d, FREE) for d in nest.dim_names),
         pin_order=tuple(nest.dim_names.index(d) for d in pins.core_order or ()),

@@ -128,6 +128,17 @@ def kernel_problems(op: Op, pins: KernelPins, cores: int) -> Iterator[str]:
     yield from (f"{where}, loops: {p}" for p in _loop_problems(nest, pins.loops or ()))
     if pins.keep and nest.kind != "contract":
         yield f"{where}, keep: only matrix kernels have factors to keep, this is a {nest.kind}"
+    yield from (f"{where}, finish: {p}" for p in _finish_problems(nest, pins.finish or {}))
+
+
+def _finish_problems(nest: Nest, finish: Mapping[str, int]) -> Iterator[str]:
+    if finish and nest.kind != "contract":
+        yield f"only matrix kernels end their tiles in pieces, this is a {nest.kind}"
+        return
+    names = [nest.dim_names[d] for d in sorted((nest.stick, nest.k))] if finish else []
+    for name in finish:
+        if name not in names:
+            yield f"expected elements of {' and '.join(names)}, got {name}"
 
 
 def _parts_problems(nest: Nest, parts: Mapping[str, int], cores: int) -> Iterator[str]:

@@ -41,12 +41,20 @@ def pinned_loops(nest: Nest, dims: Sequence[int]) -> Counts:
     return tuple(sorted(dims, key=lambda d: (d in nest.summed, place(d))))
 
 
-
-
-
 def pinned_keep(nest: Nest) -> Counts | None:
     """Factors of a matrix kernel that a plan keeps in the scratchpad; None when it does not say."""
     return nest.op.attrs.get("pin_keep")  # type: ignore[return-value]
+
+
+def pinned_finish(nest: Nest) -> Counts | None:
+    """Elements of (the inner dimension, columns) of the pieces in which a plan ends the tiles of a
+    matrix kernel, FREE for as many as a tile has; () for none, None when it does not say."""
+    return nest.op.attrs.get("pin_finish")  # type: ignore[return-value]
+
+
+def pinned_ahead(nest: Nest) -> int:
+    """Slots that a plan gives the factors of a matrix kernel, FREE when it does not say."""
+    return int(nest.op.attrs.get("pin_ahead", FREE))  # type: ignore[arg-type]
 
 
 def _place(nest: Nest, key: str) -> Callable[[int], int]:

@@ -94,7 +94,8 @@ BASELINE: Pipeline = (
     CoreAllocation(),
     BaselineResidency(),  # ... and this
     RingRelayout(),
-    Tiling(kept=0.0),  # no factor stays in the scratchpad: with that the published times are met
+    # no factor stays in the scratchpad or comes far ahead: with that the published times are met
+    Tiling(kept=0.0, ahead=0),
     LowerTiles(),
     Scratchpad(prefetch=False),  # no weights come before their kernel's turn
     HbmPlan(),

@@ -9,7 +9,10 @@ from typing import Any
 
 from spyrec.ir.errors import PassError
 
-KERNEL_KEYS = ("parts", "core_order", "buffers", "overlap", "tile", "loops", "keep", "why")
+KERNEL_KEYS = (
+    "parts", "core_order", "buffers", "overlap", "tile", "loops", "keep", "finish",
+    "ahead", "why",
+)
 TENSOR_KEYS = ("stick", "space", "why")
 SPACES = ("hbm", "lx")
 BUFFERS = (1, 2)
@@ -26,7 +29,10 @@ class KernelPins:
     dimensions, slowest core digit first; ``buffers``: slots a stream of tiles has; ``overlap``:
     what is done while another tile is worked on, "all" or "loads" only; ``tile``: elements of a
     dimension in one tile; ``loops``: dimensions with a loop over tiles, outermost first; ``keep``:
-    factors of a matrix kernel, by number, whose tiles stay in the scratchpad.
+    factors of a matrix kernel, by number, whose tiles stay in the scratchpad; ``finish``: the last
+    elements of its inner dimension, multiplied so many columns at a time, each piece drained and
+    stored while the next is multiplied; with none the loops go to the end; ``ahead``: slots
+    of the buffers that its factors stream through.
     """
 
     parts: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
@@ -36,6 +42,8 @@ class KernelPins:
     tile: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     loops: tuple[str, ...] | None = None
     keep: tuple[int, ...] | None = None
+    finish: Mapping[str, int] | None = None
+    ahead: int | None = None
 
 
 @dataclass(frozen=True)
@@ -91,6 +99,10 @@ def _kernel(name: str, data: object, problems: list[str]) -> KernelPins:
     if overlap is not None and overlap not in OVERLAPS:
         problems.append(f'{where}, overlap: expected "all" or "loads", got {overlap!r}')
         overlap = None
+    ahead = pins.get("ahead")
+    if ahead is not None and not _whole(ahead, 2):
+        problems.append(f"{where}, ahead: expected a whole number from 2 on, got {ahead!r}")
+        ahead = None
     return KernelPins(
         _counts(f"{where}, parts", pins.get("parts", {}), problems),
         _names(f"{where}, core_order", pins.get("core_order"), problems),
@@ -99,6 +111,8 @@ def _kernel(name: str, data: object, problems: list[str]) -> KernelPins:
         _counts(f"{where}, tile", pins.get("tile", {}), problems),
         _names(f"{where}, loops", pins.get("loops"), problems),
         _factors(f"{where}, keep", pins.get("keep"), problems),
+        _counts(f"{where}, finish", pins["finish"], problems) if "finish" in pins else None,
+        ahead,
     )
 
 

@@ -66,8 +66,15 @@ def _kernel(op: Op) -> Numbers:
         "tile": _by_name(nest, nest.tile),
         "loops": [nest.dim_names[d] for d in nest.loops],
         "keep": sorted(nest.keep),
+        "finish": _finish(nest),
+        **({"ahead": nest.ahead} if nest.kind == "contract" else {}),
         "why": {"parts": _why_parts(nest), "tile": _why_tile(nest), **_why_improved(op)},
     }
+
+
+def _finish(nest: Nest) -> dict[str, int]:
+    ends = sorted((nest.stick, nest.k)) if nest.finish else ()
+    return {nest.dim_names[d]: nest.finish[d] for d in ends}
 
 
 def _why_improved(op: Op) -> Numbers:

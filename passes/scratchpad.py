@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, ClassVar
 
-from spyrec.ir.core import Block, Loc, Module, Op, Value, uses
+from spyrec.ir.core import Block, Loc, Module, Op, Value, uses, walk
 from spyrec.ir.errors import CapacityError
 from spyrec.sim.device import DeviceSpec
 
 from .attrs import whole_number
 from .exchange_plan import plan_exchange
+from .finish import piece_slots
 from .homes import buffer_bytes, home, home_layout
 from .in_place import reused_rooms
 from .intervals import Span, peak, tops
@@ -157,6 +158,9 @@ class _Plan:
         self.room_of: dict[Value, Value] = {}  # whose room a tensor has, where not its own
         for v, operand in reused_rooms(module.body.ops):
             self.room_of[v] = self.room_of.get(operand, operand)
+        self.found: list[tuple[TileBuffer, str, int]] = []  # left there by the kernel before
+        self.until: dict[str, int] = {}  # last launch of a buffer that is found again
+        left: dict[Value, str] = {}
         lasts: dict[Value, int] = {}
         for v in (r for op in module.body.ops for r in op.results):
             owner = self.room_of.get(v, v)
@@ -172,7 +176,14 @@ class _Plan:
                     self.loc_of[v.name] = op.loc
             if op.name != "kernel":
                 continue
+            nest, loads = Nest(op), factor_tiles(op)
+            there = {loads[i]: left[op.operands[i]] for i in nest.held}
+            left = {op.operands[i]: there.get(loads[i], loads[i]) for i in nest.keep}
             for buffer in kernel_buffers(op, constants, given):
+                if buffer.name in there:
+                    self.found.append((buffer, there[buffer.name], at))
+                    self.until[there[buffer.name]] = at
+                    continue
                 self.tiles.append((buffer, at))
                 self.kernel_of[buffer.name] = at
                 self.loc_of[buffer.name] = op.loc
@@ -183,7 +194,8 @@ class _Plan:
     def spans(self, early: frozenset[str]) -> list[Span]:
         """Everything with its lifetime in launches, those in ``early`` one longer."""
         return self.fixed + [
-            Span(b.name, b.size * b.slots, at - (b.name in early), at) for b, at in self.tiles
+            Span(b.name, b.size * b.slots, at - (b.name in early), self.until.get(b.name, at))
+            for b, at in self.tiles
         ]
 
     def running(self, spans: Sequence[Span]) -> list[str]:
@@ -239,6 +251,8 @@ class _Plan:
             elif op.name == "kernel":
                 at = self.launch[op]
                 tiles = [(b.name, where[b.name], b.slots) for b in mine.get(at, [])]
+                here = ((b, n) for b, n, launch in self.found if launch == at)
+                tiles += [(b.name, where[n], b.slots) for b, n in here]
                 rooms = shared_rooms(op.regions[0])
                 slots = {name: n for name, _, n in tiles}
                 tiles += [(name, where[owner], slots[owner]) for name, owner in rooms.items()]
@@ -277,6 +291,36 @@ def kernel_buffers(
     return list(_block_buffers(op.regions[0], nest, constants, given, (), False))
 
 
+def factor_tiles(op: Op) -> dict[int, str]:
+    """The buffers of a matrix kernel's factors by number."""
+    found: dict[int, str] = {}
+    for o in walk(op.regions[0]) if op.attrs.get("kind") == "contract" else ():
+        if o.name == "load":
+            found.setdefault(whole_number(o, "operand"), o.result.name)
+    return found
+
+
+def _finish_buffers(block: Block, nest: Nest, constants: set[Value]) -> Iterator[TileBuffer]:
+    """Those of the pieces in which a kernel ends its tiles, beside its factors'."""
+    stored = {o.operands[0]: whole_number(o, "result") for o in block.ops if o.name == "store"}
+    for o in block.ops:
+        slots = 1
+        if o.name == "load":
+            index = whole_number(o, "operand")
+            source = nest.op.operands[index]
+            if source.type.space == "lx" or (source in constants and source.type.size == 1):
+                continue
+            slots = piece_slots(nest, nest.maps[index])
+        elif o.name == "compute" and o.attrs["unit"] == "sfp" and "room" not in o.attrs:
+            kept = stored.get(o.result)
+            if kept is not None and nest.op.results[kept].type.space == "lx":
+                continue
+            slots = 1 if kept is None else piece_slots(nest, nest.out_maps[kept])
+        else:
+            continue
+        yield TileBuffer(o.result.name, _tile_bytes(o.result), slots)
+
+
 def _block_buffers(
     block: Block, nest: Nest, constants: set[Value], given: Collection[Value],
     path: tuple[int, ...], carried: bool,
@@ -296,13 +340,16 @@ def _block_buffers(
                 if fetched and source.type.space != "lx":
                     weight = source in constants or (factor and source in given)
                     staying, _ = nest.kept(index)
-                    yield TileBuffer(o.result.name, _tile_bytes(o.result), staying or slots, weight)
+                    deep = staying or (nest.ahead if factor and slots > 1 else slots)
+                    yield TileBuffer(o.result.name, _tile_bytes(o.result), deep, weight)
             case "for":
                 if o.results and not carried and not uses_matrix(o.regions[0]):
                     yield TileBuffer(o.result.name, _tile_bytes(o.result), slots)
                 inner = (*path, whole_number(o, "dim"))
                 holds = carried or bool(o.results)
                 yield from _block_buffers(o.regions[0], nest, constants, given, inner, holds)
+            case "finish":
+                yield from _finish_buffers(o.regions[0], nest, constants)
             case "compute" if o.attrs["unit"] == "sfp":
                 if (carried and o.result in block.results) or "room" in o.attrs:
                     continue  # it is the accumulator, or in another's place
@@ -317,7 +364,7 @@ def shared_rooms(block: Block) -> dict[str, str]:
     """Tile -> the tile with a buffer whose place it takes, by name."""
     found: dict[str, str] = {}
     for o in block.ops:
-        if o.name == "for":
+        if o.name in ("for", "finish"):
             found |= shared_rooms(o.regions[0])
         elif "room" in o.attrs:
             before = o.operands[whole_number(o, "room")].name

@@ -19,16 +19,19 @@ from spyrec.ir.layout import Layout
 from spyrec.ir.tiles import FACTORS, tile_shape
 from spyrec.sim.device import DeviceSpec
 
-from .contract_price import Tilings, contract_costs, tilings
+from .contract_price import AHEAD, contract_costs, options
+from .finish import slots_of
+from .held import Kept, Offer, found_there, held, offered
 from .homes import held_bytes, resident_bytes
 from .kernel import GROUP, Map, Nest, spans
 from .manager import Target
 from .pieces import is_direct, source_window
-from .pins import Counts, pinned, pinned_loops
+from .pins import Counts, pinned, pinned_finish, pinned_loops
 from .rooms import taken_rooms
 from .runs import STICK, buffer_sticks, bursts
 from .signature import signature
 from .stages import reused, stages
+from .tile_ways import Floats, Tilings, tilings
 
 RANK = 6  # iteration dimensions of an instruction
 
@@ -37,13 +40,16 @@ RUNNERS_UP = 3  # tiles not taken that are kept, with their prices
 UNREAD = ("resident", "in_place", "why_away", "why_parts")
 """Attributes of a kernel that its tile does not depend on."""
 
-Tiled = tuple[Counts, Counts, Counts, tuple[object, ...]]  # tile, loops, keep, why: see Tiling
+Tiled = tuple[Counts, Counts, Counts, Counts, int, tuple[object, ...]]
+"""Tile, loops, keep, finish, ahead, why: see Tiling."""
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """Set ``tile`` and ``loops`` of every kernel, and ``keep`` of matrix kernels: the factors whose
-    tiles stay in the scratchpad once they are there.
+    """Set ``tile`` and ``loops`` of every kernel. Of matrix kernels also ``keep``, the factors
+    whose tiles stay in the scratchpad once they are there, ``finish``, the tile in which each tile
+    of results is ended, ``ahead``, the slots its factors stream through, and ``held``, the factors
+    that stay and are there already, as the kernel before has left them.
 
     Matrix kernels: all tile shapes whose output tile fits the accumulators (half of them, when the
     other half is to drain meanwhile) and whose operands fit the budget are priced by matrix cycles
@@ -86,52 +92,68 @@ class Tiling:
     summary: ClassVar[str] = "Cuts each core's work into tiles that fit the scratchpad."
     share: float = 0.42  # of the scratchpad for one kernel's tiles, where tensors leave as much
     kept: float = 0.85  # of the scratchpad when factors of a matrix kernel stay there meanwhile
+    ahead: int = AHEAD[-1]  # slots that factors of a matrix kernel may stream through
     stream_bytes: int = 32768  # a streamed operand is cut into pieces of about this size
 
     def run(self, module: Module, target: Target) -> Module:
         usable = target.device.lx.usable_bytes
-        live, held = resident_bytes(module), held_bytes(module)
+        live, reserved = resident_bytes(module), held_bytes(module)
         memo: dict[Hashable, Tiled] = {}
         ops = []
+        there: tuple[Kept, ...] = ()
         for op in module.body.ops:
             if op.name == "kernel" and "tile" not in op.attrs:
-                left = usable - live.get(op, 0) - held.get(str(op.attrs["name"]), 0)
+                left = usable - live.get(op, 0) - reserved.get(str(op.attrs["name"]), 0)
                 budget, room = (min(int(usable * n), left) for n in (self.share, self.kept))
-                key = signature(op, without=UNREAD), budget, room
+                factors = op.operands[:FACTORS]
+                offer = tuple((factors.index(v), lie) for v, lie in there if v in factors)
+                key = signature(op, without=UNREAD), budget, room, offer
                 if key not in memo:
-                    memo[key] = self._fitted(Nest(op), budget, room, left, target.device)
-                tile, loops, keep, why = memo[key]
+                    memo[key] = self._fitted(Nest(op), budget, room, left, target.device, offer)
+                tile, loops, keep, finish, ahead, why = memo[key]
                 op = op.with_attrs(tile=tile, loops=loops, why_tile=why)
                 op = op.with_attrs(keep=keep) if keep else op
+                op = op.with_attrs(finish=finish) if finish else op
+                op = op.with_attrs(ahead=ahead) if ahead else op
+            if op.name == "kernel":
+                found = held(op, there)
+                if found or "held" in op.attrs:
+                    op = op.with_attrs(held=found)
+                there = offered(op)
             ops.append(op)
         attrs = {key: value for key, value in module.attrs.items() if key != "held"}
         body = replace(module.body, ops=tuple(ops))
         return replace(module, body=body, attrs=MappingProxyType(attrs))
 
     def _fitted(
-        self, nest: Nest, budget: int, room: int, left: int, device: DeviceSpec
+        self, nest: Nest, budget: int, room: int, left: int, device: DeviceSpec,
+        offer: Sequence[Offer],
     ) -> Tiled:
         """As ``tiled``; all that is ``left``, when the smallest tile takes more than the usual
         share."""
         try:
-            return self.tiled(nest, budget, room, device)
+            return self.tiled(nest, budget, room, device, offer)
         except CapacityError as error:
             try:
-                return self.tiled(nest, max(budget, left), max(room, left), device)
+                return self.tiled(nest, max(budget, left), max(room, left), device, offer)
             except CapacityError:
                 raise CapacityError(str(error), (nest.name,)) from None
 
-    def tiled(self, nest: Nest, budget: int, room: int, device: DeviceSpec) -> Tiled:
-        """Tile, loops, kept factors and why of a kernel whose tiles may take ``budget`` bytes, with
-        factors that stay ``room`` bytes; CapacityError when not even the smallest fit."""
+    def tiled(
+        self, nest: Nest, budget: int, room: int, device: DeviceSpec,
+        offer: Sequence[Offer] = (),
+    ) -> Tiled:
+        """Tile, loops, kept factors, the tile it ends with, slots of its factors and why, of a
+        kernel whose tiles may take ``budget`` bytes, with factors that stay ``room`` bytes;
+        CapacityError when not even the smallest fit. ``offer``: as in ``tile_contract``."""
         match nest.kind:
             case "contract":
-                return tile_contract(nest, budget, room, device)
+                return tile_contract(nest, budget, room, device, offer, self.ahead)
             case "move":
                 tile = self._tile_move(nest, budget, device)
                 smaller = _smaller(nest, tile, _free(nest, tile, ()), device)[:RUNNERS_UP]
                 why = move_bytes(nest, tile), budget, None, tuple((t, (), None) for t in smaller)
-                return tile, (), (), why
+                return tile, (), (), (), 0, why
             case "gather":
                 last = len(nest.extents) - 1
                 most = (
@@ -146,12 +168,15 @@ class Tiling:
                     tuple(p or t for p, t in zip(pinned(nest, "tile"), most, strict=True)),
                     (),
                     (),
+                    (),
+                    0,
                     (None, budget, None, ()),
                 )
         tile, passed = self._tile_vector(nest, budget, device)
         smaller = _smaller(nest, tile, _free(nest, tile, nest.whole | _windows(nest)), device)
         others = tuple((t, _looped(nest, t), None) for t in (*passed, *smaller)[:RUNNERS_UP])
-        return tile, _looped(nest, tile), (), (tile_bytes(nest, tile), budget, None, others)
+        numbers = tile_bytes(nest, tile), budget, None, others
+        return tile, _looped(nest, tile), (), (), 0, numbers
 
     def _tile_vector(
         self, nest: Nest, budget: int, device: DeviceSpec
@@ -269,11 +294,13 @@ def _rank(nest: Nest, tile: Sequence[int]) -> int:
 
 
 def tile_bytes(
-    nest: Nest, tile: Sequence[Whole], lean: bool = False, but: Collection[int] = ()
+    nest: Nest, tile: Sequence[Whole], lean: bool = False, but: Collection[int] = (),
+    results: bool = True,
 ) -> Whole:
-    """Scratchpad bytes of one kernel's tile buffers: streamed operands and stored results in all
-    their slots, temporaries once; operands ``but`` not counted. ``lean``: what no loop changes once
-    only, as the buffers really are; the usual count leaves room for the next kernel's weights.
+    """Scratchpad bytes of one kernel's tile buffers: streamed operands and, with ``results``, what
+    is stored in all their slots, temporaries once; operands ``but`` not counted. ``lean``: what no
+    loop changes once only, as the buffers really are; the usual count leaves room for the next
+    kernel's weights.
     """
     block: Block = nest.op.regions[0]
     parts = stages(block, [a for a in block.args if a.type.size == 1])
@@ -282,19 +309,19 @@ def tile_bytes(
         end for i, end in enumerate(zip(nest.op.operands, nest.maps, strict=True)) if i not in but
     ]
     made = zip(block.results, nest.op.results, nest.out_maps, strict=True)
-    ends += ((r, m) for v, r, m in made if v not in taken)
+    ends += ((r, m) for v, r, m in made if results and v not in taken)
     total = 0 * tile[0]
     for v, m in ends:
         if v.type.space != "lx" and (v.type.size > 1 or v in nest.op.results):
             total = total + streamed_bytes(nest, v, m, tile, lean)
-    results = {*block.results, *taken}
+    made_here = {*block.results, *taken}
     lanes = prod(
         -(-n // GROUP) * 128 if d == nest.stick else n
         for d, n in enumerate(tile)
         if d in nest.parallel | nest.whole
     )
     for stage in parts:
-        kept = stage.result not in results or (stage.head is not None and reused(stage, parts))
+        kept = stage.result not in made_here or (stage.head is not None and reused(stage, parts))
         if kept and not (nest.kind == "contract" and stage.head is not None):
             share = stage.result.type.size / max(
                 1, prod(nest.extents[d] for d in nest.parallel | nest.whole)
@@ -347,14 +374,22 @@ def move_buffers(op: Op, tile: tuple[int, ...]) -> list[tuple[str, int]]:
     return out
 
 
-def tile_contract(nest: Nest, budget: int, room: int, device: DeviceSpec) -> Tiled:
-    """(tile, loops, keep, why) of a matrix kernel that costs least; CapacityError when nothing
-    fits. ``room``: bytes for its buffers when some of its factors stay."""
-    every = tilings(nest, device).with_kept(room)
+def tile_contract(
+    nest: Nest, budget: int, room: int, device: DeviceSpec, offer: Sequence[Offer] = (),
+    most: int = AHEAD[-1],
+) -> Tiled:
+    """(tile, loops, keep, finish, ahead, why) of a matrix kernel that costs least; CapacityError
+    when nothing fits. ``room``: bytes for its buffers when some of its factors stay. ``offer``:
+    factors that the kernel before has left in the scratchpads, with how their tiles lie; ``most``:
+    slots that factors may stream through."""
+    ways, costs = options(tilings(nest, device).with_kept(room), device, most)
+    if pinned_finish(nest) and ways.ended.any():  # where some tile can be ended so
+        ways, costs = ways.take(ways.ended), costs[ways.ended]
+    costs = _with_held(ways, costs, offer, device)
     for lean in (False, True):
-        streamed, total = contract_bytes(every, lean)
-        fits = (streamed <= budget) & (total <= max(budget, room))
-        if fits.any():
+        streamed, total = contract_bytes(ways, lean)
+        fits = np.flatnonzero((streamed <= budget) & (total <= max(budget, room)))
+        if len(fits):
             break
     else:
         part = dict(zip(nest.dim_names, nest.local, strict=True))
@@ -362,32 +397,74 @@ def tile_contract(nest: Nest, budget: int, room: int, device: DeviceSpec) -> Til
             f"tiling: no tile of {nest.name} {part} fits {budget / 2**20:.2f} MiB of scratchpad "
             f"(from {nest.op.loc})"
         )
-    ways, sizes = every.take(fits), total[fits]
-    costs = contract_costs(ways, device)
-    best = np.argsort(costs, kind="stable")
+    best = fits[np.argsort(costs[fits], kind="stable")]
     first = best[0]
     tile, loops, keep = ways.tiles(first), ways.loops(first), ways.kept(first)
     rejected: dict[tuple[Counts, Counts], float] = {}
     for i in best[1:]:
+        if len(rejected) == RUNNERS_UP:
+            break
         other = ways.tiles(i), ways.loops(i)
         if other != (tile, loops):  # two sizes to try may come to one tile
             rejected.setdefault(other, float(costs[i]))
-        if len(rejected) == RUNNERS_UP:
-            break
     others = tuple((t, o, c) for (t, o), c in rejected.items())
-    why = int(sizes[first]), room if keep else budget, float(costs[first]), others
-    return tile, loops, keep, why
+    why = int(total[first]), room if keep else budget, float(costs[first]), others
+    return tile, loops, keep, ways.finish(first), int(ways.ahead[first]), why
+
+
+def _with_held(
+    ways: Tilings, costs: Floats, offer: Sequence[Offer], device: DeviceSpec
+) -> Floats:
+    """[way]: the ``costs`` when what the kernel before has left in the right places does not come
+    again."""
+    away = ways.away.copy()
+    for factor, lie in offer:
+        away[factor] &= ~found_there(ways, factor, lie)
+    spared = np.flatnonzero((away != ways.away).any(axis=0))
+    if not len(spared):
+        return costs
+    costs = costs.copy()
+    costs[spared] = contract_costs(replace(ways, away=away).take(spared), device)
+    return costs
 
 
 def contract_bytes(ways: Tilings, lean: bool) -> tuple[Ints, Ints]:
     """[way]: scratchpad bytes of what streams through the tiles of one matrix kernel, counted as
-    ``tile_bytes`` does, and with the factors that stay."""
-    nest, factors = ways.nest, range(FACTORS)
+    ``tile_bytes`` does where they are not ended in pieces, and with the factors that stay."""
+    nest, factors, ended = ways.nest, range(FACTORS), ways.ended
     tile = [*ways.tile]
-    total = streamed = tile_bytes(nest, tile, lean, factors)
+    total: Ints = tile_bytes(nest, tile, lean, factors)
+    if ended.any():
+        total = total.copy()
+        total[ended] = _pieces_bytes(ways.take(ended))
+    streamed = total
     for i in factors:
         v, m, keep = nest.op.operands[i], nest.maps[i], ways.keep[i]
-        through = streamed_bytes(nest, v, m, tile, lean) * ways.away[i]
+        assert v.type.layout is not None
+        one = buffer_sticks(tile_shape(m, tile), v.type.layout) * STICK
+        more = np.maximum(0, ways.ahead - nest.buffers) * one
+        through = np.where(
+            ended, ways.ahead * one, streamed_bytes(nest, v, m, tile, lean) + more
+        ) * ways.away[i]
         streamed = streamed + np.where(keep, 0, through)
         total = total + np.where(keep, ways.kept_bytes(i), through)
     return streamed, total
+
+
+def _pieces_bytes(ways: Tilings) -> Ints:
+    """[way]: scratchpad bytes of what is there for a piece of a tile, beside the factors."""
+    nest, tile, pieces = ways.nest, [*ways.pieces_tile], ways.pieces
+    total: Ints = tile_bytes(nest, tile, True, range(len(nest.op.operands)), results=False)
+    once = prod(np.where(ways.own, ways.counts, 1)) == 1
+    slots = np.zeros(len(ways), np.int64)
+    for number in np.unique(pieces).tolist():
+        for one in (False, True):
+            slots[(pieces == number) & (once == one)] = slots_of(nest.buffers, number, one)
+    ends = [*zip(nest.op.operands, nest.maps, strict=True)][FACTORS:]
+    ends = [(v, m) for v, m in ends if v.type.size > 1]
+    for v, m in (*ends, *zip(nest.op.results, nest.out_maps, strict=True)):
+        if v.type.space != "lx":
+            assert v.type.layout is not None
+            size = buffer_sticks(tile_shape(m, tile), v.type.layout) * STICK
+            total = total + size * (slots if spans(m, nest.stick) else 1)
+    return total

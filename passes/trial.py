@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from spyrec.ir.core import Attr, Module, Op
 
 DECIDED = (
-    "parts", "core_order", "grains", "why_parts", "tile", "loops", "keep", "why_tile", "buffers",
-    "overlap",
+    "parts", "core_order", "grains", "why_parts", "tile", "loops", "keep", "finish", "ahead",
+    "held", "why_tile", "buffers", "overlap",
 )  # fmt: skip
 """Attributes of a kernel that core-allocation and tiling set or obey. A kernel that has them is
 left as it is."""

@@ -18,6 +18,7 @@ import numpy as np
 from spyrec import files
 from spyrec.ir.core import Module, Op, Value
 from spyrec.ir.errors import PassError
+from spyrec.ir.rules_kernel import plan_problems
 from spyrec.passes.allocate import divisions
 from spyrec.passes.kernel import Nest
 from spyrec.passes.pin_rules import kernel_problems
@@ -141,7 +142,7 @@ def _is_legal(op: Op, k: KernelTrial, cores: int) -> bool:
             "tile": dict(zip(names, tile, strict=True)),
             "core_order": [names[d] for d in order],
             "loops": [names[d] for d in loops],
-            **{key: decided[key] for key in ("buffers", "overlap") if key in decided},
+            **{key: decided[key] for key in ("buffers", "overlap", "ahead") if key in decided},
         }}})  # fmt: skip
     except PassError:
         return False
@@ -152,6 +153,7 @@ def _is_legal(op: Op, k: KernelTrial, cores: int) -> bool:
         whole and grains == divisions(nest)[1] and prod(pins.parts.values()) <= cores
         and divided <= set(pins.core_order or ()) and len(k.spaces) == len(op.results)
         and set(k.spaces) <= {"lx", "hbm"} and not list(kernel_problems(op, pins, cores))
+        and not list(plan_problems(op.with_attrs(**decided), cores))
     )
 
 

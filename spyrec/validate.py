@@ -253,7 +253,7 @@ def _plan(case: Case, fused: Module, tiles: Mapping[str, Any] | None = None) -> 
         if op.attrs["kind"] == "contract" or len(kernels) == 1 or case.between:
             asked = {"parts": dict(case.parts), "tile": dict(case.tile)}
             pins[name] = {key: value for key, value in asked.items() if value}
-            pins[name] |= {"keep": [], **OVERLAP[case.overlap]}
+            pins[name] |= {"keep": [], "finish": {}, **OVERLAP[case.overlap]}
         if tiles is not None:
             pins[name] = {"parts": {"d0": case.cores}, **tiles}
     made = [r for op in kernels for r in op.results if r not in fused.body.results]

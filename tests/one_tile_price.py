@@ -1,18 +1,21 @@
-"""The price of one way to tile a matrix kernel, worked out with single numbers: what
-``contract_costs`` works out for all ways at once, to the bit."""
+"""The price of one way to tile a matrix kernel, and the ways to end its tiles, worked out with
+single numbers: what ``contract_price`` works out for all ways at once, to the bit."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
 from spyrec.ir.core import Value
 from spyrec.ir.tiles import FACTORS, again, around, tile_shape
-from spyrec.passes.contract_price import HINDERED, TURN
+from spyrec.passes.contract_price import AHEAD, FAR, HINDERED, PIECES, TURN
+from spyrec.passes.finish import piece_slots
 from spyrec.passes.kernel import GROUP, Map, Nest, padded, spans
-from spyrec.passes.pins import Counts
+from spyrec.passes.pins import Counts, pinned_ahead, pinned_finish
 from spyrec.passes.runs import STICK, buffer_sticks, sticks_and_run
+from spyrec.passes.tiling import tile_bytes
 from spyrec.sim.device import DeviceSpec
 
 
@@ -70,10 +73,38 @@ def flow(
     return Flow(max(one, alone) * fresh, max(slower, alone) * fresh * repeats, one)
 
 
+@dataclass(frozen=True)
+class Course:
+    """As ``contract_price.Course``, of one tile."""
+
+    one: float
+    tiles: float
+    inner: float
+    first: float
+    rest: float
+    out: float
+    late: float
+    stored: int
+    wait: float
+    work: float
+    drain: float
+    full: bool
+    pace: float
+    trips: float
+
+
 def price(
-    nest: Nest, tile: Counts, loops: Counts, device: DeviceSpec, keep: Collection[int] = ()
+    nest: Nest, tile: Counts, loops: Counts, device: DeviceSpec, keep: Collection[int] = (),
+    finish: Counts = (), ahead: int = 0,
 ) -> float:
     """Cycles of the fullest core, as ``contract_costs`` has it."""
+    return took(nest, tile, course_of(nest, tile, loops, device, keep), device, finish, ahead)
+
+
+def course_of(
+    nest: Nest, tile: Counts, loops: Counts, device: DeviceSpec, keep: Collection[int] = ()
+) -> Course:
+    """What a price is made of."""
     trips = {d: -(-nest.local[d] // tile[d]) * _filled(nest, d, tile[d]) for d in loops}
     one = _work(nest, tile, device)
     outer = [d for d in loops if d in nest.parallel]
@@ -97,12 +128,8 @@ def price(
         streams |= i < FACTORS and i not in keep and around(m, loops) == tuple(loops)
         if i >= FACTORS and i not in nest.weights:
             late += came.one
-    out, piece = _stored(nest, tile, device)
+    out, stored = _stored(nest, tile, device)
     steps = prod(trips[d] for d in outer)
-    stored = out * (steps - 1)  # beside the last tile
-    turned = min(stored, first + rest) * device.hbm.bytes_per_cycle
-    stored += device.hbm.turnaround_ticks(int(turned), piece) / device.hbm.bytes_per_cycle
-    first, rest = first + stored / inner, rest + stored * (1 - 1 / inner)
     rows = prod(tile[d] for d in nest.parallel if d != nest.stick)
     groups = rows * -(-tile[nest.stick] // GROUP)
     drain = groups * _epilogue(nest, device) / device.sfp.groups_per_cycle
@@ -110,21 +137,130 @@ def price(
         tile_of_sums = groups * device.lx.group_bytes("f32")
         drain += (nest.terms - 1) * device.ring.psum_cycles(tile_of_sums, device.clock_mhz)
     parts = (-(-nest.local[d] // tile[d]) * _filled(nest, d, tile[d], device) for d in loops)
-    work = one * prod(parts)
-    if groups * 2 > device.pt.acc_groups:
-        work += drain * (steps - 1)
-    left = out * device.hbm.bytes_per_cycle
+    # a slot is loaded, used and only then loaded again
+    pace = (device.hbm.latency_cycles + one) / nest.buffers if streams else 0.0
+    return Course(
+        one, steps, inner, first, rest, out, late, stored, wait, one * prod(parts), drain,
+        groups * 2 > device.pt.acc_groups, pace, prod(trips.values()),
+    )  # fmt: skip
+
+
+def took(
+    nest: Nest, tile: Counts, course: Course, device: DeviceSpec, finish: Counts = (),
+    ahead: int = 0,
+) -> float:
+    """Cycles of a ``course`` whose tiles are ended in pieces of ``finish`` and whose factors stream
+    through ``ahead`` slots, or as many as any buffer has."""
+    rate, inner, steps, one = device.hbm.bytes_per_cycle, course.inner, course.tiles, course.one
+    out, piece, work, drain = course.out, course.stored, course.work, course.drain
+    window = one * max(1, (ahead or nest.buffers) - 1)  # of work for which tiles are there
+    pieces, last = 1, 0.0
+    if finish:  # stores and what sums are finished with come while other pieces are multiplied
+        pieces = -(-tile[nest.stick] // finish[nest.stick])
+        narrow = [*tile]
+        narrow[nest.stick] = finish[nest.stick]
+        out, piece = _stored(nest, tuple(narrow), device)
+        out *= pieces
+        last = finish[nest.k] / tile[nest.k] * (1 - 1 / pieces)
+        switches = len(nest.op.results)
+        drain += device.sfp.switch_cycles * pieces * switches * (switches > 1)
+    stored = out * (steps - 1)  # beside the last tile
+    turned = min(stored, course.first + course.rest) * rate
+    stored += device.hbm.turnaround_ticks(int(turned), piece) / rate
+    first, rest = course.first + stored / inner, course.rest + stored * (1 - 1 / inner)
+    if course.full:
+        work += drain / pieces * (steps - 1)
+    left = out * rate
     left += device.hbm.turnaround_ticks(int(left), piece)
     # at the end of a tile all cores store it and load what the next one's sums are finished with
-    burst = left / device.hbm.bytes_per_cycle + late
-    work += max(0.0, late - one) + max(0.0, burst - one) * (steps - 1)
-    if streams:  # a slot is loaded, used and only then loaded again
-        pace = (device.hbm.latency_cycles + one) / nest.buffers
-        work = max(work, pace * prod(trips.values()))
-    work = max(work, drain * steps)
-    took = max(work / inner + wait, first + one) + max(work * (1 - 1 / inner), rest)
-    moved = first + rest
-    return took + HINDERED * min(work, moved) + drain + out + TURN * prod(trips.values())
+    burst = left / rate + course.late
+    work += max(0.0, course.late - window) + max(0.0, burst - window) * (steps - 1)
+    pace = course.pace * nest.buffers / (ahead or nest.buffers)
+    work = max(work, pace * course.trips, drain * steps)
+    busy = max(work / inner + course.wait, first + one) + max(work * (1 - 1 / inner), rest)
+    over = HINDERED * min(work, first + rest)
+    if last:  # the first piece waits for the last tiles, as far as loads are not ahead of work
+        begun, later = course.first * inner / course.trips, 0.0
+        short = max(0.0, last * begun - max(0.0, work / inner - first)) * steps / inner
+        if inner > 1:
+            later = course.rest / course.trips / (1 - 1 / inner)
+            slack = max(0.0, work * (1 - 1 / inner) - rest) / (inner - 1)
+            short += max(0.0, last * later - slack) * steps * (1 - 1 / inner)
+        over += short
+    end = max(0.0, out * (1 - 1 / pieces) - last * one)
+    return busy + over + (drain + out) / pieces + end + TURN * course.trips
+
+
+def ends(
+    nest: Nest, tile: Counts, loops: Counts, course: Course, most: int
+) -> Iterator[tuple[Counts, int]]:
+    """The tiles in which such tiles may be ended, () for as they are, with the slots that factors
+    stream through, ``most`` at most, 0 for those of all buffers."""
+    pins, slots = pinned_finish(nest), pinned_ahead(nest)
+    yield (), slots
+    k, stick = nest.k, nest.stick
+    trips = -(-nest.local[k] // tile[k])
+    if pins == () or nest.terms > 1 or k not in loops or nest.buffers < 2 or nest.overlap != "all":
+        return
+    choice = (slots,) if slots else tuple(n for n in AHEAD if n <= most)
+    busy = max(course.out + course.late, course.drain) / course.one
+    least = min(r[stick][1] for r in nest.core_ranges if all(n for _, n in r))
+    widths, steps_left = [*PIECES], {2, math.ceil(busy)}
+    if pins:
+        left, width = pins
+        widths = [width or PIECES[0]]
+        steps_left = {-(-left // tile[k])} if left else steps_left
+    for width in widths:
+        last = (tile[stick] - 1) // width * width
+        even = tile[stick] % width == 0 or tile[stick] >= nest.local[stick]
+        if width < tile[stick] and width % nest.grain(stick) == 0 and last < least and even:
+            for ahead in (n for n in choice if trips % n == 0):
+                for steps in sorted({min(n, ahead, trips - 2) for n in steps_left}):
+                    if steps > 1:
+                        end = list(tile)
+                        end[k], end[stick] = nest.local[k] - (trips - steps) * tile[k], width
+                        yield tuple(end), ahead
+
+
+Option = tuple[float, Counts, Counts, Counts, Counts, int]
+"""Price, tile, loops, kept factors, the tile in which a tile is ended, slots of the factors."""
+
+
+def all_options(
+    nest: Nest, ways: Iterable[tuple[Counts, Counts, Counts]], device: DeviceSpec, most: int
+) -> Iterator[Option]:
+    """What ``contract_price.options`` makes of these tiles, loops and kept factors, one after the
+    other."""
+    least = math.inf
+    for tile, loops, keep in ways:
+        course = course_of(nest, tile, loops, device, keep)
+        bound = max(course.work, course.first + course.rest)
+        deep = most if bound <= FAR * least or pinned_finish(nest) else 0
+        for finish, ahead in ends(nest, tile, loops, course, deep):
+            cost = took(nest, tile, course, device, finish, ahead)
+            least = min(least, cost)
+            yield cost, tile, loops, keep, finish, ahead
+
+
+def streamed_bytes(nest: Nest, option: Option, lean: bool) -> int:
+    """Scratchpad bytes of what streams through a matrix kernel, as ``contract_bytes`` counts."""
+    _, tile, loops, keep, finish, ahead = option
+    ends = [*zip(nest.op.operands, nest.maps, strict=True)]
+    away = [v.type.space != "lx" and v.type.size > 1 for v in nest.op.operands]
+    factors = sum(
+        _sizes(*ends[i], tile)[0] for i in range(FACTORS) if i not in keep and away[i]
+    )
+    if not finish:
+        return tile_bytes(nest, tile, lean, keep) + max(0, ahead - nest.buffers) * factors
+    ended = Nest(nest.op.with_attrs(tile=tile, loops=loops, keep=keep, finish=finish, ahead=ahead))
+    piece = ended.pieces[0]
+    total = tile_bytes(piece, piece.tile, True, range(len(ends)), results=False)
+    late = [end for i, end in enumerate(ends) if i >= FACTORS and away[i]]
+    made = zip(nest.op.results, nest.out_maps, strict=True)
+    late += [(v, m) for v, m in made if v.type.space != "lx"]
+    return total + ahead * factors + sum(
+        _sizes(v, m, piece.tile)[0] * piece_slots(ended, m) for v, m in late
+    )
 
 
 def _work(nest: Nest, tile: Counts, device: DeviceSpec) -> float:

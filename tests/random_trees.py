@@ -84,7 +84,8 @@ class Maker:
             base = tuple(self.draw(st.integers(0, 20)) for _ in range(self.cores))
         steps = tuple(self.draw(st.integers(0, 4)) for _ in path)
         held.buffer.groups = groups
-        imm = {"cores": group_members(groups, self.cores)} if groups else {}
+        held.buffer.leaders = self.draw(st.sampled_from([(), tuple(map(_highest, groups))]))
+        imm = {"cores": group_members(held.buffer, self.cores)} if groups else {}
         source = Operand("hbm", base, (), symbol="x", loops=steps if any(steps) else ())
         instr = Instr("load", (), (), (self.place(held, path), source), imm, where=self.where)
         early = self.draw(st.booleans())
@@ -246,3 +247,7 @@ def cases(draw: st.DrawFn) -> Case:
     assert maker.lx * 128 <= SMALL.lx.bytes
     assert all(s.instr.operands for s in statements(root))
     return Case(root, cores, maker.out)
+
+
+def _highest(mask: int) -> int:
+    return mask.bit_length() - 1

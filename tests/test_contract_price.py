@@ -14,18 +14,20 @@ from examples.make_models import cnn
 from spyrec.api import import_model
 from spyrec.driver import lower_module
 from spyrec.ir.arrange import resized, resized_sticks
-from spyrec.ir.core import Module, Value
+from spyrec.ir.core import Attr, Module, Value
 from spyrec.ir.parser import parse_module
 from spyrec.ir.tiles import FACTORS, kept_trips, tile_shape, window
 from spyrec.passes.allocate import divisions, factorisations, replace_parts
-from spyrec.passes.contract_price import KEPT, contract_costs, least_costs, tilings
+from spyrec.passes.contract_price import KEPT, contract_costs, least_costs, options
+from spyrec.passes.held import found_there, held, offered
 from spyrec.passes.kernel import Nest
 from spyrec.passes.manager import Target
 from spyrec.passes.pipeline import PIPELINE
 from spyrec.passes.stick_layout import StickLayout
-from spyrec.passes.tiling import contract_bytes, tile_bytes
+from spyrec.passes.tile_ways import Floats, Tilings, tilings
+from spyrec.passes.tiling import contract_bytes
 from spyrec.sim.device import load_device
-from tests.one_tile_price import price
+from tests.one_tile_price import Option, all_options, streamed_bytes
 
 DEVICE = load_device()
 TARGET = Target(DEVICE)
@@ -92,6 +94,47 @@ CASES = [
     for seed, where in enumerate([(), (0,), (2,), (0, 2)])
     for splits in ((False, True) if name in ("product with a residual", "few rows") else (False,))
 ]
+PINS: list[dict[str, Attr]] = [
+    {}, {"pin_finish": (320, 64)}, {"pin_finish": (0, 0), "pin_ahead": 2}, {"pin_ahead": 4},
+    {"pin_finish": ()}, {"buffers": 1}, {"overlap": "loads"}, {"pin_keep": (1,)},
+]  # fmt: skip
+
+
+def option(ways: Tilings, costs: Floats, i: int) -> Option:
+    end = ways.finish(i), int(ways.ahead[i])
+    return float(costs[i]), ways.tiles(i), ways.loops(i), ways.kept(i), *end
+
+
+def checked(nest: Nest, most: int, seed: int, coarse: bool) -> int:
+    """Every option and its price against those worked out alone, and of some their bytes. How many
+    are ended in pieces."""
+    plain = tilings(nest, DEVICE, coarse).with_kept(ROOM)
+    ways, costs = options(plain, DEVICE, most)
+    found = [option(ways, costs, i) for i in range(len(ways))]
+    tiles = ((plain.tiles(i), plain.loops(i), plain.kept(i)) for i in range(len(plain)))
+    assert found == [*all_options(nest, tiles, DEVICE, most)]
+    assert costs.tolist() == contract_costs(ways, DEVICE).tolist()
+    counted = {lean: contract_bytes(ways, lean) for lean in (False, True)}
+    for i in random.Random(seed).sample(range(len(ways)), min(40, len(ways))):
+        _, tile, loops, keep, _, _ = found[i]
+        assert set(loops) == {d for d, n in enumerate(tile) if n < nest.local[d]}
+        assert contract_costs(ways.take(np.array([i])), DEVICE).tolist() == [costs[i]]
+        stay = 0
+        for factor in range(FACTORS):
+            trips = [-(-nest.local[d] // tile[d]) for d in loops]
+            layout = nest.op.operands[factor].type.layout
+            assert layout is not None
+            shape = tile_shape(nest.maps[factor], tile)
+            assert shape == tuple(n for _, n in window(nest.maps[factor], [(0, n) for n in tile]))
+            one = resized(layout, shape).sticks * 128
+            assert one == resized_sticks(layout, shape) * 128
+            size = one * kept_trips(nest.maps[factor], loops, trips)
+            assert ways.kept_bytes(factor)[i] == size
+            stay += size if factor in keep else 0
+        for lean, (streamed, total) in counted.items():
+            assert streamed[i] == streamed_bytes(nest, found[i], lean)
+            assert total[i] == streamed[i] + stay
+    return int(ways.ended.sum())
 
 
 @pytest.mark.parametrize(("name", "seed", "splits", "where"), CASES)
@@ -99,34 +142,16 @@ def test_each_way_is_what_it_is_alone(
     name: str, seed: int, splits: bool, where: tuple[int, ...]
 ) -> None:
     nest = placed(cut(product(name), seed, splits), where)
-    ways = tilings(nest, DEVICE).with_kept(ROOM)
-    costs = contract_costs(ways, DEVICE)
-    counted = {lean: contract_bytes(ways, lean) for lean in (False, True)}
-    some = random.Random(seed).sample(range(len(ways)), min(40, len(ways)))
-    for i in some:
-        tile, loops, keep = ways.tiles(i), ways.loops(i), ways.kept(i)
-        assert set(loops) == {d for d, n in enumerate(tile) if n < nest.local[d]}
-        assert tile_shape(nest.maps[0], tile) == tuple(
-            n for _, n in window(nest.maps[0], [(0, n) for n in tile])
-        )
-        alone = ways.take([i])
-        assert contract_costs(alone, DEVICE).tolist() == [costs[i]]
-        assert costs[i] == price(nest, tile, loops, DEVICE, keep)
-        stay = 0
-        for factor in range(FACTORS):
-            trips = [-(-nest.local[d] // tile[d]) for d in loops]
-            layout = nest.op.operands[factor].type.layout
-            assert layout is not None
-            shape = tile_shape(nest.maps[factor], tile)
-            one = resized(layout, shape).sticks * 128
-            assert one == resized_sticks(layout, shape) * 128
-            size = one * kept_trips(nest.maps[factor], loops, trips)
-            assert ways.kept_bytes(factor)[i] == size
-            stay += size if factor in keep else 0
-        assert stay <= ROOM
-        for lean, (streamed, total) in counted.items():
-            assert streamed[i] == tile_bytes(nest, tile, lean, keep)
-            assert total[i] == streamed[i] + stay
+    ended = checked(nest, (16, 8, 4, 0)[seed], seed, coarse=seed > 0)
+    assert not (ended and (splits or seed == 3))
+
+
+@pytest.mark.parametrize("pins", PINS)
+def test_pins_leave_the_same_ways(pins: dict[str, Attr]) -> None:
+    nest = cut(product("product with a residual"), 4)
+    ended = checked(Nest(nest.op.with_attrs(**pins)), 16, 4, coarse=False)
+    none = pins.keys() & {"buffers", "overlap"} or pins.get("pin_finish") == ()
+    assert bool(ended) is not bool(none)
 
 
 def test_of_several_cuts_each_has_the_least_price_of_its_own_tiles() -> None:
@@ -136,7 +161,30 @@ def test_of_several_cuts_each_has_the_least_price_of_its_own_tiles() -> None:
     found = least_costs(nests, DEVICE, where)
     for nest, resident, least in zip(nests, where, found, strict=True):
         ways = tilings(nest, DEVICE, coarse=True, resident=resident).with_kept(ROOM)
-        assert least == min(contract_costs(ways, DEVICE).tolist())
+        assert least == min(options(ways, DEVICE)[1].tolist())
+
+
+def test_kept_factors_are_found_where_the_tiles_of_both_kernels_say() -> None:
+    """Of all tiles at once, as ``held`` finds them of one after the other."""
+    nest = cut(product("product with a residual"), 4)
+    ways = tilings(nest, DEVICE).with_kept(ROOM)
+    staying = np.flatnonzero(ways.keep.any(axis=0)).tolist()
+    some = random.Random(0).sample(staying, min(200, len(staying)))
+    ops = {
+        i: nest.op.with_attrs(tile=ways.tiles(i), loops=ways.loops(i), keep=ways.kept(i))
+        for i in some
+    }
+    same = {0: 0, 1: 0}
+    for op in [*ops.values()][:10]:
+        there = offered(op)
+        lies = {op.operands.index(v): lie for v, lie in there}
+        found = {factor: found_there(ways, factor, lie) for factor, lie in lies.items()}
+        for i, other in ops.items():
+            told = tuple(factor for factor in sorted(found) if found[factor][i])
+            assert told == held(other, there)
+            for factor in told if other is not op else ():
+                same[factor] += 1
+    assert all(same.values())
 
 
 def test_what_turning_the_bus_round_costs_is_told_of_arrays_too() -> None:
@@ -151,5 +199,6 @@ def test_what_turning_the_bus_round_costs_is_told_of_arrays_too() -> None:
 def test_without_accumulators_there_is_no_way() -> None:
     none = replace(DEVICE, pt=replace(DEVICE.pt, acc_groups=0))
     nest = cut(product("few rows"), 0)
-    assert len(tilings(nest, none)) == 0
+    ways, costs = options(tilings(nest, none), none)
+    assert len(ways) == len(costs) == 0
     assert least_costs([nest], none, [()]) == [math.inf]

@@ -215,6 +215,22 @@ def test_moves_are_plans_that_the_rules_allow() -> None:
     assert ran >= len(found) // 2  # the others' buffers do not fit
 
 
+def test_a_tile_that_is_decided_anew_leaves_nothing_of_the_old_one() -> None:
+    start = laid(layers(2))
+    graph = Graph(start)
+    first = trials()(start)
+    assert first is not None
+    old = {"keep": (0,), "ahead": 4, "held": (0,)}
+    plan = {op: {**k.decided, **old} for op, k in zip(graph.kernels, first.kernels, strict=True)}
+    spaces = {op.result: k.spaces[0] for op, k in zip(graph.kernels, first.kernels, strict=True)}
+    product = next(op for op in graph.kernels if Nest(op).kind == "contract")
+    window = graph.window(product)
+    mine = [plan[op] for op in window.ops]
+    found = [a for m in moves(window, mine, spaces, 4, frozenset()) for a in m.changes.values()]
+    assert found
+    assert all("tile" in attrs or not attrs.keys() & old.keys() for attrs in found)
+
+
 # Budgets ------------------------------------------------------------------------------------------
 
 

@@ -67,6 +67,14 @@ def damaged(data: dict[str, Any], what: str) -> None:
             del decided["tile"]
         case "text":
             decided["parts"] = "abc"
+        case "keep":
+            decided["keep"] = [7]
+        case "held":
+            decided["held"] = [2]
+        case "finish":
+            decided["finish"] = [1] * len(decided["tile"])
+        case "ahead":
+            decided["ahead"] = 0
         case "order":
             decided["core_order"] = [17]
         case "count":
@@ -81,7 +89,8 @@ def damaged(data: dict[str, Any], what: str) -> None:
 
 @pytest.mark.parametrize(
     "what",
-    ["parts", "grains", "tile", "text", "order", "count", "index", "short", "space", "no tile"],
+    ["parts", "grains", "tile", "text", "order", "count", "index", "short", "space", "no tile",
+     "keep", "held", "finish", "ahead"],
 )
 def test_a_plan_that_breaks_a_rule_is_not_believed(memo: Memo, what: str) -> None:
     m = laid(layers(1))

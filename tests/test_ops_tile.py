@@ -160,5 +160,5 @@ def test_the_device_stage_has_no_tiles_yet() -> None:
 
 def test_the_family() -> None:
     family = [op.name for op in OPS.values() if op.family == "tile" ]
-    assert family == ["for", "load", "init", "compute", "psum", "store"]
+    assert family == ["for", "finish", "load", "init", "compute", "psum", "store"]
     assert all(OPS[name].stages == {"tile"} and OPS[name].eval is None for name in family)

@@ -438,7 +438,7 @@ def test_a_plan_of_the_wrong_form_lists_every_place() -> None:
     assert str(error.value).splitlines() == [
         "plan: the plan has no part 'kernel'; known: kernels, tensors, why",
         "plan: kernel k0 has no part 'split'; known: parts, core_order, buffers, overlap, tile, "
-        "loops, keep, why",
+        "loops, keep, finish, ahead, why",
         "plan: kernel k0, buffers: expected 1 or 2, got 3",
         "plan: kernel k0, parts, m: expected a whole number, 1 or more, got 0",
         "plan: kernel k0, parts, n: expected a whole number, 1 or more, got True",

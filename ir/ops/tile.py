@@ -38,6 +38,18 @@ def _infer_for(types: Types, attrs: Attrs, site: Site) -> Types:
     return carried
 
 
+def _infer_finish(types: Types, attrs: Attrs, site: Site) -> Types:
+    whole, body = types[0], site.regions[0]
+    args = [v.type for v in body.args]
+    if len(args) != 1 or (args[0].dtype, args[0].rank) != (whole.dtype, whole.rank):
+        listed = ", ".join(map(show_type, args)) or "none"
+        raise site.error(
+            f"expected one argument of the body, a piece of {show_type(whole)}; got {listed}"
+        )
+    check_values(body.results, (), "results of the body", site)
+    return ()
+
+
 def _infer_load(types: Types, attrs: Attrs, site: Site) -> Types:
     source, tile = types[0], _declared(site)
     if attrs["operand"] < 0:
@@ -86,6 +98,13 @@ DEFS: tuple[OpDef, ...] = (
         "Runs the region (carried...) -> (carried...) for each tile of a kernel dimension that the "
         "core has; gives what was carried last.",
         _infer_for, None, regions=1, results=("carried*",),
+    ),
+    OpDef(
+        "finish", "tile", operands("sums"), {},
+        TILE,
+        "Runs the region (piece) -> () for each piece of the columns of a tile of sums, over the "
+        "inner elements that the loop before it has left.",
+        _infer_finish, None, regions=1, results=(),
     ),
     OpDef(
         "load", "tile", operands("x"),

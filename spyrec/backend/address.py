@@ -88,7 +88,7 @@ def loop_strides(
     m: Map, layout: Layout, nest: Nest, path: Sequence[int], strides: Sequence[int]
 ) -> tuple[int, ...]:
     """Address units per trip of each loop on the path; () when none moves the address."""
-    found = kernel_strides(m, layout, [(d, nest.tile[d]) for d in path], strides)
+    found = kernel_strides(m, layout, [(d, nest.pace[d]) for d in path], strides)
     return found if any(found) else ()
 
 
@@ -125,7 +125,7 @@ def limit(frame: Frame, dim: int, count: int, unit: int, path: Sequence[int]) ->
     """
     nest = frame.nest
     sizes = [-(-r[dim][1] // unit) for r in frame.ranges]
-    step = nest.tile[dim] // unit if dim in path else 0
+    step = nest.pace[dim] // unit if dim in path else 0
     trips = nest.trips(dim) if dim in path else 1
     counted = unit > 1 and trips > 1 and dim not in nest.parallel and nest.extents[dim] % unit
     if not counted and _full(sizes, count, step, trips):
@@ -197,5 +197,5 @@ def border(
     highest = max(o + sum(n for n in far if n > 0) for o, far in zip(starts, reach, strict=True))
     if lowest >= 0 and highest < extent:
         return None
-    loops = tuple(coefs[d] * frame.nest.tile[d] for d in path)
+    loops = tuple(coefs[d] * frame.nest.pace[d] for d in path)
     return Guard(num(starts), extent, tuple(strides), loops if any(loops) else ())

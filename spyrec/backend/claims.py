@@ -91,14 +91,14 @@ def place_of(
 ) -> tuple[Affine, ...]:
     """The coordinates ``m`` at each core's first iteration point, and how they move: ``dims`` are
     (kernel dimension, elements per step), the loops ``path`` move by whole tiles."""
-    tile = frame.nest.tile
+    pace = frame.nest.pace
     found = []
     for offset, coefs in m:
         start = num([
             offset + sum(c * first for c, (first, _) in zip(coefs, box, strict=True))
             for box in frame.ranges
         ])  # fmt: skip
-        loops = [coefs[d] * tile[d] for d in path]
+        loops = [coefs[d] * pace[d] for d in path]
         found.append(Affine(start, tuple(coefs[d] * n for d, n in dims), _short(loops)))
     return tuple(found)
 
@@ -123,7 +123,7 @@ def extents_of(
     return tuple(
         Extent(
             num([box[d][1] for box in frame.ranges]), n, max(nest.tile[d], 1),
-            _short([nest.tile[d] if e == d else 0 for e in path]),
+            _short([nest.pace[d] if e == d else 0 for e in path]),
         )
         for d, n in dims
     )  # fmt: skip

@@ -11,7 +11,7 @@ from spyrec.passes.attrs import whole_number
 from spyrec.passes.kernel import Map
 from spyrec.passes.scratchpad import uses_matrix
 
-from .context import KernelContext
+from .finish import Pieces, without_loads
 from .matrix import matrix_step
 from .places import Path, Places
 from .psum import psum_step
@@ -23,8 +23,9 @@ from .vector import temporary_map, vector_step
 class NestEmitter:
     """Builds the statement tree of one kernel."""
 
-    def __init__(self, ctx: KernelContext) -> None:
-        self.places = Places(ctx)
+    def __init__(self, places: Places) -> None:
+        self.places = places
+        self.factors: list[Op] = []  # loads in the loop over the inner dimension
 
     def run(self) -> Body:
         root = Body()
@@ -53,6 +54,8 @@ class NestEmitter:
                 case "psum":
                     psum_step(self.places, op, body, path)
                     self.places.frame = replace(frame, finishing=True)
+                case "finish":
+                    self._finish(op, body, path)
                 case "store":
                     store(self.places, op, body, path)
                 case _:
@@ -68,7 +71,23 @@ class NestEmitter:
         if op.results:
             self._carry(op, region, body, path)
         self._block(region, inner, (*path, dim))
-        body.items.append(LoopStmt(self.places.nest.trips(dim), inner))
+        nest = self.places.nest
+        count = nest.trips(dim)
+        if nest.finish and dim == nest.k:
+            self.factors = [o for o in region.ops if o.name == "load"]
+            count -= nest.ending
+        body.items.append(LoopStmt(count, inner))
+
+    def _finish(self, op: Op, body: Body, path: Path) -> None:
+        """The columns of a tile of sums, piece by piece."""
+        pieces = Pieces(self.places, op, body, path, self.factors)
+        pieces.load_last()
+        for number in range(len(self.places.nest.pieces)):
+            inner = Body()
+            emitter = NestEmitter(pieces.opened(number, inner))
+            emitter._block(without_loads(op.regions[0]), inner, path)
+            pieces.close(number, inner)
+        pieces.end()
 
     def _carry(self, op: Op, region: Block, body: Body, path: Path) -> None:
         """The accumulator a loop carries has one place from the outermost carried loop on."""

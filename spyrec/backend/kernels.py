@@ -22,6 +22,7 @@ from .emit_gather import GatherEmitter
 from .emit_move import MoveEmitter
 from .emit_nest import NestEmitter
 from .emit_relayout import RelayoutEmitter
+from .places import Places
 from .regions import home_region
 from .streams import Streams
 from .tree import Body, Buffer, statements
@@ -102,7 +103,7 @@ def _emit(nest: Nest, ctx: KernelContext) -> Body:
             return MoveEmitter(ctx).run()
         case "gather":
             return GatherEmitter(ctx).run()
-    return NestEmitter(ctx).run()
+    return NestEmitter(Places(ctx)).run()
 
 
 def _await(body: Body, arrivals: Mapping[Value, Buffer], ctx: KernelContext) -> None:

@@ -46,7 +46,8 @@ def matrix_step(places: Places, op: Op, body: Body, path: Path) -> None:
     )
     summed = sum(1 << i for i, d in enumerate(path) if d not in nest.parallel)
     valid = num([r[nest.k][1] or nest.local[nest.k] for r in places.frame.ranges])
-    imm: dict[str, Num] = {"k_valid": valid, "acc_levels": summed, "init": 1}
+    anew = int(not acc.added)
+    imm: dict[str, Num] = {"k_valid": valid, "acc_levels": summed, "init": anew}
     if nest.terms > 1:
         imm["partial"] = 1
     counts = tuple(over.counts[put[d]] if d is not None else 1 for d in slots)

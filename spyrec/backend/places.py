@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -11,7 +12,7 @@ from typing import Literal
 from spyrec.ir.core import Loc, Op, Value
 from spyrec.ir.errors import CapacityError
 from spyrec.ir.layout import Layout
-from spyrec.passes.kernel import Box, Map, Nest
+from spyrec.passes.kernel import Box, Map, Nest, spans
 from spyrec.sim.isa import Claim, Guard, Instr, Limit, Operand, Rotate
 
 from .address import Frame, base, kernel_strides, limit, loop_strides, strides_along
@@ -31,7 +32,9 @@ class Place:
 
     ``address`` and ``slot`` (the distance between slots) count sticks in "lx", 64-lane groups in
     "acc". ``map``: kernel dimensions to coordinates of the value, which claims call ``tensor``;
-    ``turns``: of a value that only this kernel knows.
+    ``turns``: of a value that only this kernel knows. ``trips``: of the loops ``path``. ``depth``:
+    slots that these go through, 0 for all that the buffer has; ``added``: steps of sums that came
+    before those of this place.
     """
 
     space: Literal["lx", "acc"]
@@ -44,12 +47,23 @@ class Place:
     map: Map
     tensor: int
     turns: Turns | None = None
+    trips: tuple[int, ...] = ()
+    depth: int = 0
+    added: int = 0
 
     @cached_property
     def along(self) -> tuple[int, ...]:
         """Address units per step of each dimension."""
         sticks = strides_along(self.layout)
         return tuple(s // 2 for s in sticks) if self.space == "acc" else sticks
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One of the pieces in which a tile of results is ended; ``rooms``: the buffers of all."""
+
+    number: int
+    rooms: dict[str, Buffer]
 
 
 @dataclass(frozen=True)
@@ -72,6 +86,8 @@ class Places:
         self.frame = Frame(self.nest, ctx.cores)
         self.of: dict[Value, Place] = {}
         self.passed: set[int] = set()  # tensors whose sums have come from all cores of a K-split
+        self.piece: Piece | None = None
+        self.leads = [0] * ctx.cores  # groups of cores that each core loads something for
         self.scalar: dict[Value, float] = {
             arg: ctx.scalars[v]
             for arg, v in zip(ctx.op.regions[0].args, ctx.op.operands, strict=True)
@@ -85,12 +101,38 @@ class Places:
         tensor that it holds a tile of; None when only this kernel knows the value."""
         assert v.type.layout is not None
         address, slots = self.ctx.addresses[v.name]
-        buffer = self._buffer(v, slots, body)
         sticks = v.type.layout.sticks
         number, turns = self._claimed(v, m, path, of, steps)
+        first, depth = address // 128, 0
+        if self.piece is not None and spans(m, self.nest.stick):
+            buffer = self.piece.rooms.setdefault(v.name, Buffer(v.name, slots))
+            body.scoped.append(buffer)
+            first += self.piece.number % slots * sticks
+            depth = 1
+        else:
+            buffer = self._buffer(v, slots, body)
         return Place(
-            "lx", v.type.layout, address // 128, None, buffer, path, sticks, m, number, turns
-        )
+            "lx", v.type.layout, first, None, buffer, path, sticks, m, number, turns,
+            self._trips(path), depth,
+        )  # fmt: skip
+
+    def found(self, v: Value, m: Map, path: Path, of: Value) -> Place:
+        """Where the kernel before has left all tiles of the tensor ``of``."""
+        assert v.type.layout is not None
+        address, slots = self.ctx.addresses[v.name]
+        number, _ = self._claimed(v, m, path, of, 1)
+        return Place(
+            "lx", v.type.layout, address // 128, None, None, path, v.type.layout.sticks, m, number,
+            None, self._trips(path), slots,
+        )  # fmt: skip
+
+    def within(self, nest: Nest, piece: Piece | None) -> Places:
+        """The places as a piece of the kernel finds them; what it adds stays there."""
+        inside = copy(self)
+        inside.nest, inside.piece = nest, piece
+        inside.frame = replace(self.frame, nest=nest)
+        inside.of = dict(self.of)
+        return inside
 
     def accumulator(
         self, v: Value, m: Map, path: Path, body: Body, steps: int = 1
@@ -108,7 +150,9 @@ class Places:
         slots = min(self.nest.buffers, most // groups) if self.trips(path) > 1 else 1
         buffer = self._buffer(v, slots, body)
         number, turns = self._claimed(v, m, path, None, steps)
-        return Place("acc", v.type.layout, 0, None, buffer, path, groups, m, number, turns)
+        return Place(
+            "acc", v.type.layout, 0, None, buffer, path, groups, m, number, turns, self._trips(path)
+        )
 
     def _claimed(
         self, v: Value, m: Map, path: Path, of: Value | None, steps: int
@@ -116,9 +160,8 @@ class Places:
         if of is not None:
             return self.ctx.ledger.tensor(of), None
         assert v.type.layout is not None
-        trips = tuple(self.nest.trips(d) for d in path)
         number = self.ctx.ledger.tile(v.type.layout, m, self.nest.extents)
-        return number, Turns(path, trips, steps)
+        return number, Turns(path, self._trips(path), steps)
 
     @staticmethod
     def _buffer(v: Value, slots: int, body: Body) -> Buffer:
@@ -135,7 +178,10 @@ class Places:
 
     def trips(self, path: Path) -> int:
         """How often the body under the loops ``path`` runs."""
-        return prod(self.nest.trips(d) for d in path)
+        return prod(self._trips(path))
+
+    def _trips(self, path: Path) -> tuple[int, ...]:
+        return tuple(self.nest.trips(d) for d in path)
 
     def iteration(self, dims: Sequence[int], path: Path) -> Iteration:
         """A tile's extent along kernel dimensions; those along lanes in groups of 64."""
@@ -181,20 +227,21 @@ class Places:
             return Claim(place.tensor, at)
         if made:
             inner = tuple(self.nest.trips(d) for d in path[len(place.path) :])
-            before, after = (place.turns.at(path, n, inner) for n in (0, 1))
+            before, after = (place.turns.at(path, place.added + n, inner) for n in (0, 1))
             return Claim(place.tensor, at, before, after)
         steps = place.turns.steps + (place.tensor in self.passed)
         return Claim(place.tensor, at, place.turns.at(path, steps))
 
     def rotate(self, place: Place, path: Path) -> Rotate | None:
         """Which slot a trip of the loops ``path`` uses; None when there is one slot."""
-        if place.buffer is None or place.buffer.slots == 1:
+        depth = place.depth or (place.buffer.slots if place.buffer is not None else 1)
+        if depth == 1:
             return None
         coefs, weight = [0] * len(path), 1
         for i in reversed(range(len(place.path))):
             coefs[i] = weight
-            weight *= self.nest.trips(place.path[i])
-        return Rotate(tuple(coefs), place.buffer.slots, place.slot)
+            weight *= place.trips[i]
+        return Rotate(tuple(coefs), depth, place.slot)
 
     def noted(self, instr: Instr, what: str, op: Op) -> Instr:
         """The instruction with its provenance: the IR op and the model nodes it carries out."""

@@ -31,15 +31,15 @@ MAX_TOKENS = 255
 class _Item:
     """A stream element under construction, with the buffers its unit reads and writes in it.
 
-    ``credits``: it loads for groups of cores; the number of its first *free* token for each buffer
-    and reader, one token for each member."""
+    ``loads``: what it loads for groups of cores; ``credits``: the number of its first *free* token
+    for each reader, one token for each member."""
 
     element: Instr | Loop
     reads: set[Buffer]
     writes: set[Buffer]
     waits: list[Wait] = field(default_factory=list)
     signals: list[Signal] = field(default_factory=list)
-    groups: tuple[int, ...] = ()
+    loads: Buffer | None = None
     credits: list[int] = field(default_factory=list)
 
 
@@ -109,16 +109,23 @@ class Streams:
         if not b.groups:
             return Signal(first, slots)
         leader, place = [0] * self.cores, [0] * self.cores
-        for mask in b.groups:
+        for mask, first_of in b.led():
             members = [c for c in range(self.cores) if mask >> c & 1]
             for i, c in enumerate(members):
-                leader[c], place[c] = 1 << members[0], i
+                leader[c], place[c] = 1 << first_of, i
         return Signal(num([first + i for i in place]), slots, tuple(leader))
 
     def _unit(self, body: Body, unit: str) -> list[Instr | Loop]:
         items = self._items(body, unit)
         for b in body.scoped:
             self._synchronise(b, unit, items, _mask(body, b))
+        for b in (*body.takes, *body.gives):
+            if unit in self.readers.get(b, []) and (at := _touched(items, b, write=False)):
+                mask = _mask(body, b)
+                if b in body.gives:
+                    _after(items, at[-1], [self._freed(b, unit, 1)], mask)
+                else:
+                    _before(items, at[0], [Wait(self.full[b, unit])], mask)
         return [made for item in items for made in _finish(item)]
 
     def _items(self, body: Body, unit: str) -> list[_Item]:
@@ -144,11 +151,11 @@ class Streams:
         here."""
         units = self.readers.get(b, [])
         if unit == self.writer.get(b) and (at := _touched(items, b, write=True)):
-            to = group_members(b.groups, self.cores)
+            to = group_members(b, self.cores)
             _after(items, at[-1], [Signal(self.full[b, u], 1, to) for u in units], mask)
             if b.groups:
                 assert _on(items[at[0]].element, mask), "all members need what their leader loads"
-                items[at[0]].groups = b.groups
+                items[at[0]].loads = b
                 items[at[0]].credits += [self.free[b, u] for u in units]
             else:
                 n = self.cores if b.together else 1
@@ -158,14 +165,14 @@ class Streams:
             _before(items, at[0], [Wait(self.full[b, unit])], mask)
 
 
-def group_members(groups: tuple[int, ...], cores: int) -> Num:
-    """For each core the mask of the cores it loads for (itself when it leads no group); 0 without
-    groups."""
-    if not groups:
+def group_members(b: Buffer, cores: int) -> Num:
+    """For each core the mask of the cores it loads a buffer for (itself when it leads no group); 0
+    without groups."""
+    if not b.groups:
         return 0
     members = [1 << c for c in range(cores)]
-    for mask in groups:
-        members[(mask & -mask).bit_length() - 1] = mask
+    for mask, leader in b.led():
+        members[leader] = mask
     return tuple(members)
 
 
@@ -205,12 +212,12 @@ def _finish(item: _Item) -> list[Instr | Loop]:
     made = replace(
         element, waits=(*element.waits, *item.waits), signals=(*element.signals, *item.signals)
     )
-    if not item.groups:
+    if item.loads is None:
         return [made]
     leaders: dict[int, int] = {}
-    for mask in item.groups:
+    for mask, leader in item.loads.led():
         size = mask.bit_count()
-        leaders[size] = leaders.get(size, 0) | mask & -mask
+        leaders[size] = leaders.get(size, 0) | 1 << leader
     return [
         replace(made, where=where, waits=(*made.waits, *(
             Wait(first + i) for first in item.credits for i in range(size)

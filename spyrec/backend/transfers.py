@@ -42,14 +42,27 @@ def load(places: Places, op: Op, body: Body, path: Path) -> None:
     if outside in ctx.homes:
         places.of[op.result] = places.resident(outside, m)
         return
+    if i in places.nest.held:
+        places.of[op.result] = places.found(op.result, m, path, outside)
+        return
     place = places.tile(op.result, m, path, body, outside)
     assert place.buffer is not None
-    place.buffer.groups = sharing(places, m)
+    if not place.buffer.groups:  # pieces of a tile share a buffer
+        place.buffer.groups = sharing(places, m)
+        place.buffer.leaders = leaders(places, place.buffer.groups)
     places.of[op.result] = place
+    fetch(places, op, place, body, path)
+
+
+def fetch(places: Places, op: Op, place: Place, body: Body, path: Path) -> None:
+    """The load of a tile to its place."""
+    i = whole_number(op, "operand")
+    outside = places.op.operands[i]
+    assert place.buffer is not None
     _, kept = places.nest.kept(i)
     made = transfer(places, "load", outside, place, path, f"p{i}", kept)
     instr = places.noted(made, f"load %{outside.name}", op)
-    early = op.result.name in ctx.early
+    early = op.result.name in places.ctx.early
     body.items.append(Stmt("ml", instr, (), (place.buffer,), early))
 
 
@@ -80,6 +93,22 @@ def sharing(places: Places, m: Map) -> tuple[int, ...]:
         for i in range(0, len(cores), size):
             groups.append(sum(1 << c for c in cores[i : i + size]))
     return tuple(groups) if any(g.bit_count() > 1 for g in groups) else ()
+
+
+def leaders(places: Places, groups: Collection[int]) -> tuple[int, ...]:
+    """The core of each group that loads for it: the first. Where many tiles are read ahead, one
+    that loads as little else as can be: what it loads after another tile comes later than what
+    other cores load, which go on meanwhile with what is not needed yet."""
+    found = []
+    for number, mask in enumerate(groups):
+        members = [c for c in range(places.ctx.cores) if mask >> c & 1]
+        if places.nest.ahead > places.nest.buffers:
+            turn = number % len(members)
+            members = members[turn:] + members[:turn]
+            members.sort(key=lambda c: places.leads[c])
+        places.leads[members[0]] += 1
+        found.append(members[0])
+    return tuple(found)
 
 
 def _alike(places: Places, m: Map) -> list[list[int]]:
@@ -143,8 +172,8 @@ def transfer(
         "lx", place.address, tuple(near_strides), fmt, rotate=places.rotate(place, path)
     )
     operands = (inner, outer) if name == "load" else (outer, inner)
-    groups = place.buffer.groups if name == "load" else ()
-    imm = {"cores": group_members(groups, places.ctx.cores)} if groups else {}
+    shared = name == "load" and place.buffer.groups
+    imm = {"cores": group_members(place.buffer, places.ctx.cores)} if shared else {}
     steps = [
         tuple(unit_of(layout, t) if t == d else 0 for t in range(len(m))) for d in dims
     ]
@@ -206,5 +235,5 @@ def _window_tail(
         return limit(places.frame, d, count, unit, path)
     fixed = 1 + sum(abs(coefs[e]) * (nest.tile[e] - 1) for e in used if e != d)
     sizes = [coefs[d] * (r[d][1] - 1) + fixed if r[d][1] else 0 for r in ranges]
-    step = coefs[d] * nest.tile[d] if d in path else 0
+    step = coefs[d] * nest.pace[d] if d in path else 0
     return tail(sizes, count, step, nest.trips(d), d, path)

@@ -12,13 +12,20 @@ from spyrec.sim.isa import Instr
 @dataclass(eq=False)
 class Buffer:
     """A tile buffer of ``slots`` rotating slots. ``groups``: masks of cores that share one
-    multicast load, leader the lowest core; empty when each core loads for itself. ``together``: all
-    cores touch it, and a slot is free when all have read theirs."""
+    multicast load; empty when each core loads for itself. ``leaders``: the core of each group that
+    loads, the lowest unless given. ``together``: all cores touch it, and a slot is free when all
+    have read theirs."""
 
     name: str
     slots: int = 1
     groups: tuple[int, ...] = ()
+    leaders: tuple[int, ...] = ()
     together: bool = False
+
+    def led(self) -> tuple[tuple[int, int], ...]:
+        """The groups, each with the core that loads for it."""
+        lowest = ((mask & -mask).bit_length() - 1 for mask in self.groups)
+        return tuple(zip(self.groups, self.leaders or lowest, strict=True))
 
 
 @dataclass(eq=False)
@@ -35,10 +42,14 @@ class Stmt:
 
 @dataclass(eq=False)
 class Body:
-    """Statements in order; ``scoped`` lists the buffers produced anew each time the body runs."""
+    """Statements in order; ``scoped`` lists the buffers produced anew each time the body runs.
+    ``takes``: buffers of which it reads what another body before it has produced, once each time it
+    runs; ``gives``: those that it then frees, read before in other bodies."""
 
     items: list[Stmt | LoopStmt] = field(default_factory=list)
     scoped: list[Buffer] = field(default_factory=list)
+    takes: list[Buffer] = field(default_factory=list)
+    gives: list[Buffer] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -106,6 +117,8 @@ def check_tree(root: Body) -> None:
             if inside:
                 touched[b] -= len(inside)
                 _check_scope(b, min(writers[b]), inside, body)
+        for b in (*body.takes, *body.gives):
+            touched[b] -= sum(b in s.reads for s in statements(body))
     for b, left in touched.items():
         if left:
             where = "outside the bodies it is scoped to" if left > 0 else "in two scopes at once"
