@@ -73,6 +73,10 @@ class Bus:
             self._taking[core] = end
         return end
 
+    def passed(self) -> int:
+        """The cycle in which the last byte of what was queued passes."""
+        return -(-self._free // self._rate)
+
     def backlog(self, now: int) -> int:
         """Ticks of what is queued at cycle ``now``."""
         return max(0, self._free - now * self._rate)

@@ -23,7 +23,7 @@ from .isa import GO, UNITS, Program, launched
 from .joint import meet_cycles, switched, switches
 from .ring import Ring
 from .shortcut import SHORTCUTS, Shortcut, Shortcuts
-from .stats import LaunchStats, Observer, bound
+from .stats import LaunchStats, Observer, StepObserver, bound
 
 N_UNITS = len(UNITS)
 ML, MS, RS = (UNITS.index(u) for u in ("ml", "ms", "rs"))
@@ -105,6 +105,7 @@ class Engine:
         self.in_flight: list[InFlight] = []
         self._program, self._device = program, device
         self._effects, self._observer, self._progress = effects, observer, progress
+        self._steps = observer if isinstance(observer, StepObserver) else None
         # unrolled kernels that will be launched again; all of them when the caller keeps them
         self.plans: dict[int, KernelPlan] = {} if plans is None else plans
         self._keeps_all = plans is not None
@@ -133,6 +134,7 @@ class Engine:
         """
         heap, ready, load, sequence = self._heap, self._ready, self._load, self._sequence
         effects, observer, shortcuts = self._effects, self._observer, self._shortcuts
+        steps = self._steps
         now = 0
         self._open(now)
         while True:
@@ -158,6 +160,8 @@ class Engine:
                     queue.next = number + 1
                     if not number and queue.launch.first is None:
                         queue.launch.first = now
+                    if steps is not None:
+                        steps.began(queue.launch.index, queue.core, queue.unit, number, now)
                     if work:
                         if shortcuts is not None and queue is shortcuts.anchor:
                             shortcuts.due = True
@@ -202,6 +206,8 @@ class Engine:
             if effects is not None:
                 effects(queue, number)
             launch = queue.launch
+            if steps is not None:
+                steps.ended(launch.index, queue.core, queue.unit, number, now)
             for token, n, cores in signals:
                 if cores is None:
                     queue.tokens[token] += n
@@ -287,6 +293,8 @@ class Engine:
     ) -> None:
         launch, work = queue.launch, queue.steps[number][2]
         site, _ = launch.plan.units[queue.unit].at(queue.core, number)
+        if self._steps is not None and queue.unit <= MS:
+            self._steps.queued(launch.index, self.bus.passed())
         observer.worked(
             launch.index, launch.plan.kernel, queue.core, UNITS[queue.unit], site.instr, now, end,
             work if queue.unit <= RS else 0,
@@ -313,6 +321,8 @@ class Engine:
             flight = self._flight(index)
             self.in_flight.append(flight)
             self._opened += 1
+            if self._steps is not None:
+                self._steps.planned(index, flight.plan)
             if self._observer is not None:
                 self._observer.started(index, flight.plan.kernel, now)
             self._schedule_go(flight, now)

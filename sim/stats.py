@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from .expand import KernelPlan
 from .isa import Instr, Joint, Kernel
 
 LATENCY_BELOW = 0.5  # no resource busy for half of its time: waiting is what a launch does
@@ -91,6 +92,24 @@ class Observer(Protocol):
 
     def finished(self, stats: LaunchStats) -> None:
         """A launch is complete."""
+
+
+@runtime_checkable
+class StepObserver(Observer, Protocol):
+    """Also learns of each step of a core's unit, those that take no time too: from the steps in
+    ``plan.units[unit].steps[core]`` it can tell which tokens were taken and given."""
+
+    def planned(self, launch: int, plan: KernelPlan) -> None:
+        """``launch`` runs ``plan``. Called before ``started``."""
+
+    def began(self, launch: int, core: int, unit: int, step: int, cycle: int) -> None:
+        """The step has the tokens it waited for. ``worked`` follows if it takes time."""
+
+    def queued(self, launch: int, passed: int) -> None:
+        """What the step moves leaves the memory bus by cycle ``passed``. Called between the two."""
+
+    def ended(self, launch: int, core: int, unit: int, step: int, cycle: int) -> None:
+        """The step is complete; now it signals."""
 
 
 def bound(cycles: int, busiest: Mapping[str, int], bus_cycles: int) -> str:

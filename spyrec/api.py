@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +27,7 @@ from spyrec.sim import isa, objfile
 from spyrec.sim.device import DeviceSpec, load_device, parse_device
 from spyrec.sim.run import run
 from spyrec.sim.stats import RunResult
-from spyrec.sim.trace import ChromeTrace
+from spyrec.tracing import tracing
 
 if TYPE_CHECKING:
     from spyrec.driver import Compiled
@@ -342,6 +340,7 @@ def simulate(
     seed: int = 0,
     device: str | DeviceSpec | None = None,
     trace: str | Path | None = None,
+    trace_window: str | None = None,
     check: bool = False,
     host_launch: str | None = None,
     jobs: int | None = None,
@@ -354,7 +353,8 @@ def simulate(
     ``inputs``: arrays by model input name, in the model's own element types and shapes; random ones
     from ``seed`` when None. State that is not among them is as in a first run (see Session).
     ``timing_only`` counts cycles without computing numbers. ``device`` replaces the machine the
-    program was compiled for. ``trace``: where to write a Chrome trace.
+    program was compiled for. ``trace``: where to write a Chrome trace, ``trace_window``
+    which part of the run it shows in full, as in "20us:35us" (docs/trace.md).
     ``check`` looks for hazards first and, unless only time is asked for, runs the program a second
     time to see whether undefined lanes reach an output (docs/checking.md).
     A program with buckets takes inputs of any shape that fits one: the smallest is run, outputs are
@@ -389,7 +389,7 @@ def simulate(
     if checked is not None:
         hazards.refuse(checked.findings)
     start = time.perf_counter()
-    with _tracing(trace, machine) as observer:
+    with tracing(trace, machine, trace_window) as observer:
         ran = run(
             program.code, machine, packed, timing_only=timing_only, observer=observer,
             progress=lambda done, all_: progress("simulating", done, all_),
@@ -470,22 +470,6 @@ def _machine(program: Program, device: str | DeviceSpec | None) -> DeviceSpec:
             f"compile again with --device {named}"
         )
     return machine
-
-
-@contextmanager
-def _tracing(path: str | Path | None, device: DeviceSpec) -> Iterator[ChromeTrace | None]:
-    """An observer that writes to ``path``, which appears once the run has succeeded."""
-    if path is None:
-        yield None
-        return
-    with files.atomic_file(path) as file:
-        text = io.TextIOWrapper(file, encoding="utf-8")
-        try:
-            observer = ChromeTrace(text, device)
-            yield observer
-            observer.close()
-        finally:
-            text.detach()  # flushes, and leaves the file to whoever opened it
 
 
 def read_plan(path: str | Path) -> dict[str, Any]:

@@ -28,6 +28,9 @@ ENDLESS = 1000  # columns; a pipe has no width, so nothing is shortened to fit i
 @click.option("--check", is_flag=True,
               help="Look for races, undefined values and misused tokens first; find any and stop.")
 @click.option("--trace", type=NEW_FILE, help="Where a Chrome trace goes, .json.")
+@click.option("--trace-window", metavar="FROM:TO",
+              help="Show all of that part of the run and nothing but launches of the rest. Each is "
+              "a number followed by us or cycles (by nothing: us), or left out.")
 @click.option("--report", type=NEW_FILE, help="Where the report goes, .json.")
 @click.option("--host-launch", type=click.Choice(HOST_LAUNCHES),
               help="Tell what launching takes of the host too, when each launch constructs the job "
@@ -47,6 +50,7 @@ def simulate_command(
     seed: int,
     check: bool,
     trace: str | None,
+    trace_window: str | None,
     report: str | None,
     host_launch: str | None,
     jobs: int | None,
@@ -63,6 +67,8 @@ def simulate_command(
         raise click.UsageError("--timing-only computes no numbers, so it has no --outputs to write")
     if jobs is not None and host_launch is None:
         raise click.UsageError("--jobs says how the host launches: say --host-launch too")
+    if trace_window is not None and trace is None:
+        raise click.UsageError("--trace-window says what a trace shows: say --trace too")
     sizes = parse_sizes("--bucket", bucket)
     from rich.console import Console
 
@@ -79,8 +85,8 @@ def simulate_command(
     with progress_bar() as progress:
         result = api.simulate(
             loaded, arrays, timing_only=timing_only, seed=seed, device=device, trace=trace,
-            check=check, host_launch=host_launch, jobs=jobs, progress=progress,
-            bucket=sizes or None, detail=report is not None,
+            trace_window=trace_window, check=check, host_launch=host_launch, jobs=jobs,
+            progress=progress, bucket=sizes or None, detail=report is not None,
         )
     if result.facts.bucket is not None:
         click.echo(bucket_line(result.facts.bucket), err=True)

@@ -1,107 +1,68 @@
-"""The trace of a compiled model: valid, without overlaps, and its sums are those of the report."""
+"""The traces of compiled models: their sums are those of the report."""
 
 from __future__ import annotations
 
-import io
-import json
-from collections import defaultdict
-from itertools import pairwise
-from typing import Any
+from collections.abc import Callable
 
+import onnx
 import pytest
 from real_models import MODELS, model_path
+from trace_checks import BY_KERNEL, MOST, WHOLE, check_trace, written
+from trace_reader import tables
 
 import spyrec
-from examples.make_models import cnn
-from spyrec.report import kernel_rows
-from spyrec.sim.isa import UNITS
-from spyrec.sim.run import run
-from spyrec.sim.stats import RunResult
-from spyrec.sim.trace import LAUNCHES, ChromeTrace
+from benchmarks.granite import decoder
+from examples.make_models import cnn, encoder
 
-Event = dict[str, Any]
-COUNTED = [
-    ("hbm read bytes", "ml", "hbm_read_bytes"),
-    ("hbm write bytes", "ms", "hbm_write_bytes"),
-    ("ring bytes", "rs", "ring_bytes"),
-]
+LAYERS = 40
+MOST_BYTES = 50e6
+SAME_LAYERS = 4  # of a model that tests of both forms can afford
 
 
-def traced(program: spyrec.Program) -> tuple[list[Event], RunResult]:
-    out = io.StringIO()
-    trace = ChromeTrace(out, program.device)
-    ran = run(program.code, program.device, timing_only=True, observer=trace)
-    trace.close()
-    return json.loads(out.getvalue(), parse_constant=pytest.fail)["traceEvents"], ran
+def check_model(program: spyrec.Program) -> None:
+    events, _ = check_trace(program.code, program.device)
+    db = tables(events)
+    report = spyrec.simulate(program, timing_only=True)
+    cycles: dict[str, int] = {}
+    for row in report.kernels:
+        cycles[row.name] = cycles.get(row.name, 0) + row.count * row.cycles
+    assert {name: total for name, _, total, _ in db.execute(BY_KERNEL)} == cycles
+    most = dict(db.execute(MOST).fetchall())
+    assert most["scratchpad of the fullest core bytes"] == max(
+        row.lx_peak_bytes for row in report.kernels
+    )
 
 
-def lanes_of(events: list[Event]) -> dict[tuple[int, int], list[Event]]:
-    """The slices of each unit of each core, and of the launches, in order of time."""
-    lanes: dict[tuple[int, int], list[Event]] = defaultdict(list)
-    for event in events:
-        if event["ph"] == "X":
-            lanes[event["pid"], event["tid"]].append(event)
-    return {lane: sorted(found, key=lambda e: e["ts"]) for lane, found in lanes.items()}
-
-
-def check_trace(program: spyrec.Program) -> None:
-    """Slices fit, units' busy cycles and launches are the run's, bytes and cycles the report's."""
-    events, ran = traced(program)
-    device = program.device
-    lanes = lanes_of(events)
-    assert {e["ph"] for e in events} == {"M", "X", "C"}
-    assert all(e["ts"] >= 0 and e["dur"] > 0 for lane in lanes.values() for e in lane)
-    for lane in lanes.values():
-        assert all(a["ts"] + a["dur"] <= b["ts"] for a, b in pairwise(lane))
-
-    def cycles(us: float) -> int:
-        whole = round(us * device.clock_mhz)
-        assert whole == pytest.approx(us * device.clock_mhz, abs=1e-3)
-        return whole
-
-    drawn = [e for (core, _), lane in lanes.items() if core == LAUNCHES for e in lane]
-    launches = {e["args"]["launch"]: e for e in drawn}
-    assert len(launches) == len(drawn) == len(ran.launches)
-    busy: dict[tuple[int, str], int] = defaultdict(int)
-    for (core, number), lane in lanes.items():
-        for e in lane if core != LAUNCHES else []:
-            around = launches[e["args"]["launch"]]
-            assert e["args"]["kernel"] == around["name"]
-            if UNITS[number] == "ml":  # weights may come while the launch before still runs
-                began = ran.launches[e["args"]["launch"]].start_cycle
-                assert began <= cycles(e["ts"])
-            else:
-                assert around["ts"] <= e["ts"]
-            assert cycles(e["ts"] + e["dur"]) <= cycles(around["ts"] + around["dur"])
-            busy[e["args"]["launch"], UNITS[number]] += cycles(e["dur"])
-    for stats in ran.launches:
-        drawn_busy = {unit: busy[stats.index, unit] for unit in UNITS}
-        assert drawn_busy == dict(stats.busy_cycles), stats.kernel
-
-    rows = kernel_rows(program.code, device, ran.launches)
-    shown = {(e["name"], cycles(e["ts"]), cycles(e["dur"])) for e in drawn}
-    assert all((row.name, row.start_cycle, row.cycles) in shown for row in rows)
-    assert sum(cycles(e["dur"]) for e in drawn) == sum(r.cycles * r.count for r in rows)
-    assert max(cycles(e["ts"] + e["dur"]) for e in drawn) == ran.total_cycles
-    for counter, unit, field in COUNTED:
-        steps = [e for e in events if e["name"] == counter]
-        assert all(a["ts"] <= b["ts"] for a, b in pairwise(steps))
-        assert all(a["args"]["bytes"] < b["args"]["bytes"] for a, b in pairwise(steps))
-        total = steps[-1]["args"]["bytes"] if steps else 0
-        assert total == sum(getattr(row, field) * row.count for row in rows)
-        assert total == sum(
-            e["args"]["bytes"]
-            for (core, number), lane in lanes.items()
-            if core != LAUNCHES and UNITS[number] == unit
-            for e in lane
-        )
-
-
-def test_trace_of_the_example() -> None:
-    check_trace(spyrec.compile(cnn()))
+@pytest.mark.parametrize("model", [cnn, encoder])
+def test_trace_of_the_example(model: Callable[[], onnx.ModelProto]) -> None:
+    program = spyrec.compile(model())
+    check_model(program)
+    _, ran = check_trace(program.code, program.device, WHOLE)
+    middle = ran.total_cycles // 2
+    check_trace(program.code, program.device, (middle, middle + 2000))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["C02", "light_resnet50"])
+@pytest.mark.parametrize("name", sorted(MODELS))
 def test_trace_of_a_real_model(name: str) -> None:
-    check_trace(spyrec.compile(model_path(name), bind=MODELS[name].bind))
+    check_model(spyrec.compile(model_path(name), bind=MODELS[name].bind))
+
+
+@pytest.mark.slow
+def test_layers_that_repeat_are_drawn_once() -> None:
+    program = spyrec.compile(decoder(SAME_LAYERS, 128))
+    folded, _ = check_trace(program.code, program.device)
+    whole, _ = check_trace(program.code, program.device, WHOLE)
+    like = [e for e in folded if "like launch" in e.get("args", {})]
+    assert len(like) > len(program.code.launches) // 4
+    drawn = [sum(e.get("cat") == "work" for e in events) for events in (folded, whole)]
+    assert drawn[0] < drawn[1]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_forty_layers_stay_small() -> None:
+    program = spyrec.compile(decoder(LAYERS, 512))
+    text, ran = written(program.code, program.device)
+    assert len(text) < MOST_BYTES
+    assert len(ran.launches) > LAYERS
