@@ -22,7 +22,8 @@ from spyrec.sim.device import DeviceSpec
 
 from .homes import Boxes
 from .kernel import Box
-from .ring_schedule import Fragment, hops_of, sender_cycles
+from .ring_schedule import sender_cycles
+from .ring_ways import Fragment, hops_of
 from .runs import STICK
 from .sends import Ends, Send, Sizes
 

@@ -17,7 +17,8 @@ from .exchange_beside import Around
 from .exchange_landing import ExchangePlan, plan_beside
 from .homes import Boxes, Order, local_layout
 from .kernel import memory_order
-from .ring_schedule import LONG, Fragment, least_cycles, mean_cycles, schedule, sender_cycles
+from .ring_schedule import LONG, least_cycles, mean_cycles, schedule, sender_cycles
+from .ring_ways import Fragment
 from .sends import Ends, Send, Sizes, copy_cycles, divided, plan_sends
 
 COPY_DIMS = 6  # of an instruction, one of which the vector unit needs for the lanes

@@ -10,34 +10,14 @@ fragments whose way is (nearly) free, and if there is none waits for one of othe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from itertools import accumulate, count, islice, pairwise, product
+from itertools import count, islice, product
 from typing import NamedTuple
 
 from spyrec.sim.device import DeviceSpec
 
-UP, DOWN = 0, 1
-Row = tuple[int, int, int]
-"""Neighbouring segments: first, the one after the last, and what their gate is behind the time at
-the sender."""
-Way = tuple[int, int, tuple[Row, ...]]
-"""Direction, ticks of all hops, segments."""
-
-
-@dataclass(frozen=True)
-class Fragment:
-    """``nbytes`` in ``runs`` contiguous pieces from ``core`` to the cores of a mask, of which
-    those ``far`` are reached the longer way round. ``tail``: core cycles of what is still to be
-    done with it when it has arrived."""
-
-    core: int
-    cores: int
-    nbytes: int
-    runs: int = 1
-    far: int = 0
-    tail: int = 0
+from .ring_ways import Fragment, add_load, evened, hops_of, ways_of
 
 
 @dataclass(frozen=True)
@@ -136,7 +116,7 @@ def _least(fragments: Sequence[Fragment], device: DeviceSpec) -> int:
     stops, ring = device.cores.count + 1, device.ring
     loads, busy = [[0.0] * stops, [0.0] * stops], [0] * stops
     for f in fragments:
-        _add(loads, f, hops_of(f, stops), f.nbytes)
+        add_load(loads, f, hops_of(f, stops), f.nbytes)
         busy[f.core] += sender_cycles(f, device)
     link = ring.to_core(ring.payload_cycles(int(max(map(max, loads)))), device.clock_mhz)
     return max(link + ring.start_cycles, *busy)
@@ -154,119 +134,6 @@ GOOD = 1.02  # times the least that it could take, and a set-up, is good enough
 NEVER = float("inf")  # patience of one who queues up whatever the wait
 VERY_FEW, FEW, JOINTLY, MANY = 32, 64, 64, 300  # fragments
 DRAWN = 8  # arbitrary orders that are tried of very few fragments
-
-
-# Ways -----------------------------------------------------------------------------------------
-
-
-def away(f: Fragment, stops: int) -> list[int]:
-    """How many stops up from its sender each receiver is, nearest first, without the sender."""
-    found = ((c - f.core) % stops for c in range(stops) if f.cores >> c & 1)
-    return sorted(n for n in found if n)
-
-
-@lru_cache(maxsize=1 << 14)
-def hops_of(f: Fragment, stops: int) -> tuple[int, int]:
-    """Hops up and down."""
-    ups, downs = [0], [0]
-    for n in away(f, stops):
-        turned = f.far >> (f.core + n) % stops & 1
-        (ups if (n <= stops // 2) != turned else downs).append(n)
-    return max(ups), max(((stops - n) % stops for n in downs), default=0)
-
-
-def evened(fragments: Sequence[Fragment], device: DeviceSpec) -> Sequence[Sequence[Fragment]]:
-    """The same fragments by ways that load the busiest segments less, best first. Each is taken off
-    and put back where the segments it passes are least loaded, a few times over; begun with all by
-    the shorter way, and with one all upwards and the next all downwards."""
-    return _evened(tuple(fragments), device.cores.count + 1)
-
-
-@lru_cache(maxsize=64)
-def _evened(fragments: tuple[Fragment, ...], stops: int) -> tuple[tuple[Fragment, ...], ...]:
-    aways = [away(f, stops) for f in fragments]
-    short = [hops_of(f, stops) for f in fragments]
-    turns = [
-        (a[-1], 0) if i % 2 and a else (0, stops - a[0]) if a else (0, 0)
-        for i, a in enumerate(aways)
-    ]
-    found = [_settled(fragments, aways, hops, stops) for hops in (short, turns)]
-    return tuple(
-        tuple(_turned(f, a, h, stops) for f, a, h in zip(fragments, aways, hops, strict=True))
-        for _, hops in sorted(found, key=lambda x: x[0])
-    )
-
-
-def _settled(
-    fragments: Sequence[Fragment], aways: Sequence[Sequence[int]],
-    begin: Sequence[tuple[int, int]], stops: int,
-) -> tuple[float, list[tuple[int, int]]]:
-    """The load of the busiest segment and each fragment's hops once none gains by another way."""
-    loads, hops = [[0.0] * stops, [0.0] * stops], list(begin)
-    for f, h in zip(fragments, hops, strict=True):
-        _add(loads, f, h, f.nbytes)
-    more = sum(f.nbytes for f in fragments) / len(fragments)
-    order = sorted(range(len(hops)), key=lambda i: (-fragments[i].nbytes * sum(hops[i]), i))
-    order = [i for i in order if aways[i]]
-    best_load, best_hops = max(map(max, loads)), list(hops)
-    for _ in range(SWEEPS):
-        moved = False
-        scale = max(map(max, loads)) or 1.0
-        prices = [[((n + more) / scale) ** STEEP for n in lane] for lane in loads]
-        for i in order:
-            f, core = fragments[i], fragments[i].core
-            _add(loads, f, hops[i], -f.nbytes)
-            _priced(prices, loads, f, hops[i], more, scale)
-            up = [0.0, *accumulate(prices[UP][core:] + prices[UP][:core])]
-            down = [0.0, *accumulate(reversed(prices[DOWN][core:] + prices[DOWN][:core]))]
-            ends = [(0, stops - aways[i][0])]
-            ends += [(a, stops - b) for a, b in pairwise(aways[i])]
-            ends.append((aways[i][-1], 0))
-            best = min(ends, key=lambda e: (up[e[0]] + down[e[1]], sum(e)))
-            if up[best[0]] + down[best[1]] < 0.999 * (up[hops[i][0]] + down[hops[i][1]]):
-                hops[i], moved = best, True
-            _add(loads, f, hops[i], f.nbytes)
-            _priced(prices, loads, f, hops[i], more, scale)
-        busiest = max(map(max, loads))
-        if busiest < best_load:
-            best_load, best_hops = busiest, list(hops)
-        if not moved:
-            break
-    return best_load, best_hops
-
-
-SWEEPS = 4
-STEEP = 8  # how much more a loaded segment counts
-
-
-@lru_cache(maxsize=1 << 14)
-def _on_way(core: int, hops: tuple[int, int], stops: int) -> tuple[tuple[int, ...], ...]:
-    """Segments that a fragment from a core passes, upwards and downwards."""
-    ups = tuple((core + n) % stops for n in range(hops[UP]))
-    return ups, tuple(core - 1 - n for n in range(hops[DOWN]))
-
-
-def _add(loads: list[list[float]], f: Fragment, hops: tuple[int, int], nbytes: int) -> None:
-    for lane, segments in zip(loads, _on_way(f.core, hops, len(loads[0])), strict=True):
-        for s in segments:
-            lane[s] += nbytes
-
-
-def _priced(
-    prices: list[list[float]], loads: list[list[float]], f: Fragment, hops: tuple[int, int],
-    more: float, scale: float,
-) -> None:
-    segments = _on_way(f.core, hops, len(loads[0]))
-    for price, lane, passed in zip(prices, loads, segments, strict=True):
-        for s in passed:
-            price[s] = ((lane[s] + more) / scale) ** STEEP
-
-
-def _turned(f: Fragment, aways: Sequence[int], hops: tuple[int, int], stops: int) -> Fragment:
-    """The fragment with the receivers within ``hops`` upwards reached upwards, the others
-    downwards."""
-    turned = [n for n in aways if (n <= stops // 2) != (n <= hops[UP])]
-    return replace(f, far=sum(1 << (f.core + n) % stops for n in turned))
 
 
 # Lists ----------------------------------------------------------------------------------------
@@ -333,7 +200,7 @@ class _Listing:
         self.length = [ring.payload_cycles(f.nbytes) * device.clock_mhz for f in fragments]
         self.held = [f.runs * ring.run_cycles * self.tick for f in fragments]
         self.queue_at = [n * patience + self.start for n in self.length]
-        self.ways = [_ways(f, self.stops, self.hop) for f in fragments]
+        self.ways = [ways_of(f, self.stops, self.hop) for f in fragments]
         self.flat = [
             [(self.gates[way], *row) for way, _, rows in ways for row in rows] for ways in self.ways
         ]
@@ -494,22 +361,3 @@ class _Listing:
             if len(landed) > self.most:
                 del landed[0]
         return left, done
-
-
-@lru_cache(maxsize=1 << 14)
-def _ways(f: Fragment, stops: int, hop: int) -> tuple[Way, ...]:
-    """Of a fragment, with so many ticks a hop."""
-    up, down = hops_of(f, stops)
-    core, found = f.core, []
-    if up:
-        end = core + up
-        rows = [(core, min(end, stops), core), (0, end - stops, core - stops)]
-        found.append((UP, up, rows))
-    if down:
-        end = core - down
-        rows = [(max(0, end), core, 1 - core), (end + stops, stops, 1 - core - stops)]
-        found.append((DOWN, down, rows))
-    return tuple(
-        (way, n * hop, tuple((a, b, d * hop) for a, b, d in rows if a < b))
-        for way, n, rows in found
-    )

@@ -14,7 +14,7 @@ from spyrec.sim.device import DeviceSpec
 
 from .homes import Boxes
 from .kernel import Box, memory_order
-from .ring_schedule import Fragment
+from .ring_ways import Fragment
 from .runs import STICK
 
 Sizes = tuple[int, ...]

@@ -23,7 +23,8 @@ from spyrec.passes.exchange_plan import plan_exchange
 from spyrec.passes.exchange_price import memory_cycles, ring_cycles
 from spyrec.passes.homes import local_layout
 from spyrec.passes.kernel import Box, memory_order
-from spyrec.passes.ring_schedule import Fragment, evened, hops_of, schedule
+from spyrec.passes.ring_schedule import schedule
+from spyrec.passes.ring_ways import Fragment, evened, hops_of
 from spyrec.passes.sends import Ends, plan_sends
 from spyrec.sim.check import find_hazards
 from spyrec.sim.device import load_device, parse_device
