@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TextIO
@@ -10,7 +11,7 @@ from typing import Any, Literal, Protocol, TextIO
 import numpy as np
 
 from spyrec.ir.core import Module
-from spyrec.ir.errors import PassError
+from spyrec.ir.errors import PassError, SpyrecError
 from spyrec.ir.rounding import round_to
 from spyrec.sim.device import DeviceSpec
 
@@ -67,12 +68,13 @@ def run_pipeline(
     module: Module, passes: Iterable[Pass], target: Target, hook: Hook = no_hook
 ) -> Module:
     """Run the passes in order. An error that a pass or the hook after it raises gains a note saying
-    which ran before."""
+    which ran before. Whatever a pass from elsewhere raises becomes a PassError that names it and
+    the line; so does a result that is no module."""
     done: list[str] = []
     for step in passes:
         start = time.perf_counter()
         try:
-            after = step.run(module, target)
+            after = _result(step, module, target)
             hook(step, module, after, time.perf_counter() - start)
         except Exception as error:
             error.add_note(f"in pass {step.name}, after {', '.join(done) or 'no other pass'}")
@@ -80,6 +82,22 @@ def run_pipeline(
         done.append(step.name)
         module = after
     return module
+
+
+def _result(step: Pass, module: Module, target: Target) -> Module:
+    ours = type(step).__module__.startswith("spyrec.")
+    try:
+        after = step.run(module, target)
+    except Exception as error:
+        if ours:
+            raise
+        *_, last = traceback.extract_tb(error.__traceback__)
+        kind = "" if isinstance(error, SpyrecError) else f"{type(error).__name__}: "
+        where = "" if isinstance(error, SpyrecError) else f" ({last.filename}, line {last.lineno})"
+        raise PassError(f"pass {step.name}: {kind}{error}{where}") from error
+    if not isinstance(after, Module):
+        raise PassError(f"pass {step.name} gave {type(after).__name__}, expected a module")
+    return after
 
 
 def insert_before(pipeline: Pipeline, name: str, step: Pass) -> Pipeline:

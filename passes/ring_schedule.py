@@ -129,7 +129,7 @@ def sender_cycles(f: Fragment, device: DeviceSpec) -> int:
     return ring.start_cycles + payload + f.runs * ring.run_cycles
 
 
-LONG = 500  # core cycles from which an exchange is worth tries that take long themselves
+LONG = 750  # core cycles from which an exchange is worth tries that take long themselves
 GOOD = 1.02  # times the least that it could take, and a set-up, is good enough
 NEVER = float("inf")  # patience of one who queues up whatever the wait
 VERY_FEW, FEW, JOINTLY, MANY = 32, 64, 64, 300  # fragments

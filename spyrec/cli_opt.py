@@ -23,9 +23,10 @@ STDIN = "-"
 
 @click.command("opt", short_help="Run passes over IR text.")
 @click.argument("source", metavar="IN.sir", type=click.Path(dir_okay=False, allow_dash=True))
-@click.option("--passes", metavar="SPEC", default="",
+@click.option("--passes", metavar="SPEC",
               help="Passes to run, as 'canonicalize,fold{limit=64}'; 'usual' stands for the usual "
-              "ones. Default: none, IN is checked and printed.")
+              "ones. Default: the usual ones with --before, --after or --until, else none: IN is "
+              "checked and printed.")
 @pass_options
 @click.option("--until", metavar="PASS", help="Stop after this pass.")
 @click.option("-o", "--output", type=NEW_FILE, help="Where to write. Default: stdout.")
@@ -46,7 +47,7 @@ STDIN = "-"
 @click.option("--numerics", type=click.Choice(["dl16", "ieee16", "fp32"]), default="dl16",
               show_default=True, help="Format tensors live in on the device.")
 def opt_command(
-    source: str, passes: str, loaded: Sequence[str], before: Places, after: Places,
+    source: str, passes: str | None, loaded: Sequence[str], before: Places, after: Places,
     until: str | None, output: str | None, no_weights: bool, print_after: str | None,
     print_changed: bool, verify_each: bool, oracle_each: bool, tolerance: float | None, seed: int,
     time_passes: bool, stats: bool, device: str, numerics: Any,
@@ -70,6 +71,8 @@ def opt_command(
 
     target = target_of(device, numerics)
     known = plugins.known_passes(loaded)
+    if passes is None:
+        passes = plugins.USUAL if before or after or until is not None else ""
     pipeline = plugins.pipeline_of(passes, known, before, after)
     if until is not None:
         pipeline = plugins.until(pipeline, until)

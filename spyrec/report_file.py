@@ -22,6 +22,12 @@ def read_report(path: str | Path) -> Report:
     file = Path(path)
     if file.stat().st_size > MOST_BYTES:
         raise SpyrecError(f"{path} is larger than {MOST_BYTES >> 20} MiB: no report of spyrec")
+    with open(file, "rb") as start:
+        if start.read(4) == b"\x7fELF":
+            raise SpyrecError(
+                f"{path} is a program, not a report; spyrec simulate {path} --report FILE.json "
+                "writes one"
+            )
     try:
         data = json.loads(file.read_text("utf-8"))
     except (ValueError, RecursionError) as error:

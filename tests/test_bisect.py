@@ -79,7 +79,8 @@ def test_a_sound_pipeline_is_not_blamed(here: Path, capsys: Capture) -> None:
     [
         ("decompose", "broken", "pass 8 of 29, broken, changes results: the error of output"),
         ("fold", "broken{op=layer_norm}", "pass 3 of 29, broken, changes results"),
-        ("find-attention", "broken{op=softmax,how=fails}", "broken, fails: KeyError: 'softmax'"),
+        ("find-attention", "broken{op=softmax,how=fails}",
+         "broken, fails: PassError: pass broken: KeyError: 'softmax'"),
         ("cse", "broken{op=layer_norm,how=malformed}",
          "broken, leaves a malformed module: rule 2: %"),
     ],

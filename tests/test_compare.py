@@ -146,6 +146,9 @@ def test_what_is_no_report_is_refused(
     args = ["compare", str(reports / "joint.json"), str(tmp_path / "b.json")]
     assert cli.run(args) == 1
     assert told in capsys.readouterr().err
+    (tmp_path / "b.json").write_bytes(b"\x7fELF and more")
+    assert cli.run(args) == 1
+    assert "is a program, not a report" in capsys.readouterr().err
     for text in ("", "[", "3", "[]", "\xff", "[" * 100_000):
         (tmp_path / "b.json").write_bytes(text.encode("latin-1"))
         assert cli.run(args) == 1

@@ -266,6 +266,9 @@ def test_rules_written_in_python_are_tried_on_examples(tmp_path: Path, capsys: C
     path.write_text(PYTHON, "utf-8")
     assert cli.run(["check-rule", str(path)]) == 0
     assert "log-exp: rounding, 200 models" in capsys.readouterr().out
+    path.write_text(PYTHON.replace("f64", "f32"), "utf-8")
+    assert cli.run(["check-rule", str(path), "log-exp"]) == 0
+    capsys.readouterr()
     path.write_text(PYTHON.replace('"log-exp": [', '"other": ['), "utf-8")
     assert cli.run(["check-rule", str(path)]) == 1
     assert "log-exp: rounding, WRONG: no example was given" in capsys.readouterr().out

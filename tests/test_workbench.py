@@ -196,6 +196,58 @@ def test_a_faulty_file_of_passes_is_told(
     assert "no such file" in capsys.readouterr().err
 
 
+FAULTY = """from spyrec.ir.errors import PassError
+
+
+class Faulty:
+    name = "faulty"
+    summary = "Does something wrong."
+
+    def run(self, module, target):
+        STATEMENT
+"""
+
+
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        ("return module.bodies", "pass faulty: AttributeError: 'Module' object has no attribute"),
+        ("return module.bodies", "my_passes.py, line 9)"),
+        ("return None", "pass faulty gave NoneType, expected a module"),
+        ("raise PassError('cannot do this')", "pass faulty: cannot do this"),
+    ],
+)
+def test_a_fault_of_a_pass_from_elsewhere_names_it(
+    model: Path, passes: Path, statement: str, told: str, capsys: Capture
+) -> None:
+    passes.write_text(FAULTY.replace("STATEMENT", statement), "utf-8")
+    load = ["--load", str(passes)]
+    assert cli.run(["opt", str(model), *load, "--passes", "faulty"]) == 1
+    assert told in capsys.readouterr().err
+    assert cli.run(["bisect", str(model), *load, "--before", "fold", "faulty", "--no-reduce"]) == 1
+    assert "faulty, fails: PassError: pass faulty" in capsys.readouterr().out
+
+
+def test_a_file_comes_before_an_installed_pass_of_its_name(
+    passes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Installed:
+        name = "exp-for-softmax"
+
+    found = {**registry(), "exp-for-softmax": Installed}
+    monkeypatch.setattr("spyrec.workbench.plugins.registry", lambda: found)
+    assert known_passes([passes])["exp-for-softmax"] is not Installed
+
+
+def test_passes_put_in_by_name_go_into_the_usual_ones(
+    model: Path, passes: Path, capsys: Capture
+) -> None:
+    args = ["opt", str(model), "--load", str(passes), "--until", "fuse"]
+    assert cli.run([*args, "--before", "decompose", "exp-for-softmax"]) == 0
+    out = capsys.readouterr().out
+    assert "exp(" in out and "kernel(" in out
+
+
 def test_passes_tells_all_about_one(passes: Path, capsys: Capture) -> None:
     assert cli.run(["passes", "canonicalize", "fold"]) == 0
     out = capsys.readouterr().out

@@ -28,14 +28,15 @@ Place = tuple[str, str]
 
 
 def known_passes(files: Iterable[str | Path] = ()) -> Registry:
-    """All passes by name: those that ship, those of installed distributions, those of ``files``.
+    """All passes by name: those that ship, those of installed distributions, those of ``files``,
+    which come before installed ones of the same name.
 
     PassError when a file does not load, defines no pass, or takes a name that is in use.
     """
     found = dict(registry())
     for path in files:
         for name, made in load_file(path).items():
-            if name in found:
+            if getattr(found.get(name), "__module__", "").startswith("spyrec."):
                 raise PassError(f"{path}: the pass {name} exists already; give it another name")
             found[name] = made
     return found
@@ -112,8 +113,9 @@ def import_file(path: Path) -> ModuleType:
 
 def _told(error: Exception, path: Path) -> str:
     """``line 3: NameError: ...``: where in the file it was."""
-    lines = [at.lineno for at in _frames(error) if at.filename == str(path)]
-    if isinstance(error, SyntaxError) and error.filename == str(path):
+    here = path.resolve()
+    lines = [at.lineno for at in _frames(error) if Path(at.filename).resolve() == here]
+    if isinstance(error, SyntaxError) and Path(error.filename or "").resolve() == here:
         lines.append(error.lineno or 0)
     where = f"line {lines[-1]}: " if lines else ""
     return f"{where}{type(error).__name__}: {getattr(error, 'msg', None) or error}"
