@@ -223,6 +223,6 @@ def test_the_wheel_holds_the_same_modules_as_the_tree(tmp_path: Path) -> None:
         f"{package.replace('.', '/')}/{file.relative_to(ROOT / folder)}"
         for package, folder in FOLDERS.items()
         for file in files_below(ROOT / folder)
-        if file.suffix in (".toml", ".lark", ".typed", ".json")
+        if file.suffix in (".toml", ".lark", ".typed", ".json", ".html", ".css", ".js")
     }
     assert {n for n in names if not n.endswith(".py")} == data
