@@ -194,9 +194,9 @@ def oracle(
     def compare(step: Pass, before: Module, after: Module, _seconds: float) -> None:
         nonlocal last
         if last is None or last[0] is not before:
-            last = before, run(before, _fitted(before, inputs))
+            last = before, run(before, fitted(before, inputs))
         wants = last[1]
-        gots = run(after, _fitted(after, inputs))
+        gots = run(after, fitted(after, inputs))
         last = after, gots
         limit = tolerance(after) if callable(tolerance) else tolerance
         for name in after.output_names:
@@ -210,7 +210,7 @@ def oracle(
     return compare
 
 
-def _fitted(module: Module, inputs: Mapping[str, Array]) -> dict[str, Array]:
+def fitted(module: Module, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """The inputs as values of the module's own input types."""
     return {
         v.name: round_to(np.asarray(inputs[v.name]), v.type.dtype)

@@ -14,9 +14,8 @@ from spyrec.driver import compile_module, lower_module
 from spyrec.ir import interp
 from spyrec.ir.core import Module, walk
 from spyrec.ir.errors import SpyrecError
-from spyrec.ir.rounding import round_to
 from spyrec.passes.hbm_plan import HbmPlan
-from spyrec.passes.manager import Pass, Pipeline, Target, output_error
+from spyrec.passes.manager import Pass, Pipeline, Target, fitted, output_error
 from spyrec.sim.check import find_hazards
 from spyrec.sim.isa import Program
 from spyrec.sim.run import run as simulate
@@ -87,13 +86,7 @@ def worst(want: Mapping[str, Array], got: Mapping[str, Array]) -> tuple[str, flo
 
 def interpreted(module: Module, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """Outputs of a module at any stage, the inputs rounded to its own formats."""
-    fitted = {
-        v.name: round_to(np.asarray(inputs[v.name]), v.type.dtype).astype(v.type.dtype.np_dtype)
-        if v.type.dtype.kind == "float"
-        else np.asarray(inputs[v.name]).astype(v.type.dtype.np_dtype)
-        for v in module.body.args
-    }
-    return interp.run(module, fitted)
+    return interp.run(module, fitted(module, inputs))
 
 
 def simulated(program: Program, target: Target, inputs: Mapping[str, Array]) -> dict[str, Array]:
