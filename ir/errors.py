@@ -10,6 +10,10 @@ class SpyrecError(Exception):
     """Base of all errors that the input, the model or the data is at fault for (exit code 1)."""
 
 
+class PluginWarning(UserWarning):
+    """What an installed distribution offers cannot be used and is left out."""
+
+
 class ImportError_(SpyrecError):
     """A model file cannot be read or holds something that cannot be imported.
 

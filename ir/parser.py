@@ -43,7 +43,7 @@ def parse_module(text: str, blobs: Mapping[str, np.ndarray] | None = None) -> Mo
 
 
 def parse_type(text: str) -> TensorType:
-    """The inverse of ``print_type``; ParseError as above."""
+    """The type whose ``str`` is ``text``; ParseError as above."""
     return _Reader(text, {}).type(_trees(_tree(text, "type_alone"))[0])
 
 

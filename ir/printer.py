@@ -19,10 +19,9 @@ from .literals import (
     int_text,
     name_text,
     quote,
-    symbol_text,
     value_text,
 )
-from .types import DTYPES, DType, Sym, TensorType
+from .types import DTYPES, DType, Sym
 
 Data = Literal["full", "elide"]
 _ArrayText = Callable[[np.ndarray], str]  # how an array too long to list is written
@@ -64,14 +63,6 @@ def print_op(op: Op) -> str:
 def print_head(op: Op) -> str:
     """The op's first line, without regions: what error notes quote."""
     return _head(op, _brief)
-
-
-def print_type(type_: TensorType) -> str:
-    """``tensor<4x8xf32>``, with layout and space if it has them."""
-    dims = "".join(f"{_dim(d)}x" for d in type_.shape)
-    extra = [str(type_.layout)] if type_.layout is not None else []
-    extra += [type_.space] if type_.space is not None else []
-    return f"tensor<{', '.join([dims + type_.dtype.name, *extra])}>"
 
 
 def module_line(module: Module) -> str:
@@ -123,7 +114,7 @@ def _block_lines(block: Block, array_text: _ArrayText, depth: int) -> Iterator[s
 def _head(op: Op, array_text: _ArrayText) -> str:
     results = f"{_refs(op.results)} = " if op.results else ""
     operands = f"({_refs(op.operands)})" if op.operands else ""
-    types = f" : {', '.join(print_type(v.type) for v in op.results)}" if op.results else ""
+    types = f" : {', '.join(str(v.type) for v in op.results)}" if op.results else ""
     attrs = _attrs(op.attrs, array_text)
     return f"{results}{name_text(op.name)}{operands}{attrs}{types}{_loc(op.loc)}"
 
@@ -141,15 +132,7 @@ def _refs(values: Iterable[Value]) -> str:
 
 
 def _declared(value: Value) -> str:
-    return f"{_ref(value)}: {print_type(value.type)}"
-
-
-def _dim(dim: int | Sym) -> str:
-    return _symbol(dim) if isinstance(dim, Sym) else int_text(dim)
-
-
-def _symbol(dim: Sym) -> str:
-    return f"{symbol_text(dim.name)}[{int_text(dim.lo)}..{int_text(dim.hi)}]"
+    return f"{_ref(value)}: {value.type}"
 
 
 def _attrs(attrs: Mapping[str, Attr], array_text: _ArrayText) -> str:
@@ -171,7 +154,7 @@ def _attr(value: Attr | Sym, array_text: _ArrayText, depth: int = 0) -> str:
         case str():
             return quote(value)
         case Sym():
-            return _symbol(value)
+            return str(value)
         case DType() if DTYPES.get(value.name) == value:
             return f"type {value.name}"
         case tuple() if depth < MAX_DEPTH:

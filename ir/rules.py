@@ -16,11 +16,13 @@ from .core import Block, Module, Op, Value, walk
 from .dense import element_texts
 from .errors import SpyrecError
 from .literals import quote, value_text
+from .near import EVERY_OP, listed
 from .ops import OPS, infer
-from .printer import input_line, module_line, output_line, print_head, print_type
+from .printer import input_line, module_line, output_line, print_head
 from .rounding import int_range, round_to
 from .rules_kernel import Found, has_home, is_affine_nest, tiles_cover
 from .rules_memory import apart_in_memory, apart_in_scratchpads
+from .rules_module import module_attributes
 from .types import DType, Sym, TensorType
 
 
@@ -112,7 +114,7 @@ def _undefined(block: Block, visible: set[Value]) -> Iterator[Found]:
 def _known_ops(module: Module, _stage: str) -> Iterator[Found]:
     for op in walk(module.body):
         if op.name not in OPS:
-            yield op, f"no op is called {op.name}; OPS lists what there is{_from(op)}"
+            yield op, f"no op is called {op.name}; {listed(op.name, OPS, EVERY_OP)}{_from(op)}"
 
 
 def _writable(module: Module, _stage: str) -> Iterator[Found]:
@@ -151,10 +153,10 @@ def _result_types(module: Module, _stage: str) -> Iterator[Found]:
             yield op, f"expected {len(wanted)} results, got {len(op.results)}{_from(op)}"
         for v, want in zip(op.results, wanted, strict=False):
             if (v.type.shape, v.type.dtype) != (want.shape, want.dtype):
-                expected = print_type(want.with_(layout=None, space=None))
+                expected = want.with_(layout=None, space=None)
                 sentence = (
                     f"expected {_show(v)} of type {expected}, "
-                    f"got {print_type(v.type.with_(layout=None, space=None))}{_from(op)}"
+                    f"got {v.type.with_(layout=None, space=None)}{_from(op)}"
                 )
                 yield op, sentence
 
@@ -316,4 +318,5 @@ RULES: tuple[Rule, ...] = (
     Rule(19, "What is needed at the same time lies apart in card memory.", apart_in_memory),
     Rule(20, "The same in the scratchpads, but for results in an operand's place.",
          apart_in_scratchpads),
+    Rule(21, "What a module says of itself has the form that passes read.", module_attributes),
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from .errors import SpyrecError
+from .literals import int_text, symbol_text
 
 if TYPE_CHECKING:
     from .layout import Layout
@@ -81,7 +82,8 @@ class Sym:
             raise SpyrecError(f"dimension {self.name}: the range {self.lo}..{self.hi} is empty")
 
     def __str__(self) -> str:
-        return f"{self.name}[{self.lo}..{self.hi}]"
+        """As IR text has it: ``batch[1..64]``."""
+        return f"{symbol_text(self.name)}[{int_text(self.lo)}..{int_text(self.hi)}]"
 
 
 Dim = int | Sym
@@ -117,6 +119,12 @@ class TensorType:
         for d in self.static_shape:
             n *= d
         return n
+
+    def __str__(self) -> str:
+        """As IR text has it: ``tensor<4x8xf32>``, with layout and space if it has them."""
+        dims = "".join(f"{d if isinstance(d, Sym) else int_text(d)}x" for d in self.shape)
+        extra = [str(part) for part in (self.layout, self.space) if part is not None]
+        return f"tensor<{', '.join([dims + self.dtype.name, *extra])}>"
 
     def with_(self, **changes: object) -> TensorType:
         return replace(self, **changes)  # type: ignore[arg-type]

@@ -42,12 +42,24 @@ def verify(module: Module, stage: str | None = None) -> None:
 
 
 def problems(module: Module, stage: str | None = None) -> list[Problem]:
-    """Everything that breaks a rule, rule by rule; see :func:`verify`."""
-    return [
-        Problem(rule.number, where if isinstance(where, str) else _head(where), sentence)
-        for rule in RULES
-        for where, sentence in rule.check(module, stage or module.stage)
-    ]
+    """Everything that breaks a rule, rule by rule; see :func:`verify`.
+
+    A rule takes for granted what the others ask for, so it may stumble over what breaks one of
+    them: then that is what is told. A stumble in a module that breaks none is a defect of the rule
+    and raised.
+    """
+    found: list[Problem] = []
+    stumble: Exception | None = None
+    for rule in RULES:
+        try:
+            for where, sentence in rule.check(module, stage or module.stage):
+                line = where if isinstance(where, str) else _head(where)
+                found.append(Problem(rule.number, line, sentence))
+        except Exception as error:
+            stumble = stumble or error
+    if stumble is not None and not found:
+        raise stumble
+    return found
 
 
 def _lines(module: Module) -> Iterator[str]:

@@ -61,7 +61,8 @@ def may_fold(op: Op, limit: int = FOLD_LIMIT) -> bool:
 
 
 class Emit:
-    """Adds the ops of one rule to a builder: all get ``loc``, and what is constant is folded."""
+    """Adds the ops of one rule to a builder: all get ``loc``, and what is constant is folded. Where
+    a value is expected as the second operand of arithmetic, a number will do."""
 
     def __init__(self, builder: Builder, facts: Facts, loc: Loc) -> None:
         self.builder = builder
@@ -89,6 +90,7 @@ class Emit:
         return op if op is not None and op.name in names else None
 
     def read_once(self, value: Value) -> bool:
+        """Whether one op, or one output, reads a value of the module before, once."""
         return self.facts.readers.get(value, 0) == 1
 
     def rounded(self, value: Value) -> bool:
@@ -137,29 +139,36 @@ class Emit:
         return y if isinstance(y, Value) else self.scalar(y, like)
 
     def add(self, x: Value, y: Value | float) -> Value:
+        """``x + y``; shapes broadcast as numpy does, here and below."""
         return self.op("add", x, self._operand(y, x))
 
     def sub(self, x: Value, y: Value | float) -> Value:
+        """``x - y``."""
         return self.op("sub", x, self._operand(y, x))
 
     def mul(self, x: Value, y: Value | float) -> Value:
+        """``x * y``."""
         return self.op("mul", x, self._operand(y, x))
 
     def div(self, x: Value, y: Value | float) -> Value:
+        """``x / y``."""
         return self.op("div", x, self._operand(y, x))
 
     def max(self, x: Value, y: Value | float) -> Value:
+        """The larger of both, element by element."""
         return self.op("max", x, self._operand(y, x))
 
     def min(self, x: Value, y: Value | float) -> Value:
+        """The smaller of both, element by element."""
         return self.op("min", x, self._operand(y, x))
 
     def test(self, name: str, x: Value, y: Value | float) -> Value:
-        """A comparison (eq, lt, ...) with a number or a value."""
+        """A comparison with a number or a value: ``name`` is eq, ne, lt, le, gt or ge."""
         return self.op(name, x, self._operand(y, x))
 
     def where(self, cond: Value, x: Value | float, y: Value | float) -> Value:
-        """At least one of ``x`` and ``y`` is a value and gives the other its element type."""
+        """``x`` where ``cond`` is true, else ``y``. At least one of these is a value, and gives the
+        other its element type."""
         like = x if isinstance(x, Value) else y
         assert isinstance(like, Value)
         return self.op("where", cond, self._operand(x, like), self._operand(y, like))
@@ -177,11 +186,13 @@ class Emit:
         return self.op("transpose", x, perm=tuple(int(p) for p in perm))
 
     def broadcast(self, x: Value, shape: Sequence[int]) -> Value:
+        """``x`` itself when it has the shape already."""
         if x.type.shape == tuple(shape):
             return x
         return self.op("broadcast_to", x, shape=tuple(int(d) for d in shape))
 
     def cast(self, x: Value, to: DType | str) -> Value:
+        """``x`` itself when that is its element type."""
         to = DTYPES[to] if isinstance(to, str) else to
         return x if x.type.dtype == to else self.op("cast", x, to=to)
 
@@ -195,6 +206,7 @@ class Emit:
         return self.mul(self.reduce("sum", x, axes), 1.0 / max(count, 1))
 
     def concat(self, parts: Sequence[Value], axis: int) -> Value:
+        """Parts one after the other along an axis; a single part is itself."""
         return parts[0] if len(parts) == 1 else self.op("concat", *parts, axis=axis)
 
     def slice_axis(self, x: Value, axis: int, start: int, size: int, step: int = 1) -> Value:

@@ -6,12 +6,13 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TextIO
+from typing import Any, Literal, NoReturn, Protocol, TextIO
 
 import numpy as np
 
 from spyrec.ir.core import Module
 from spyrec.ir.errors import PassError, SpyrecError
+from spyrec.ir.near import listed
 from spyrec.ir.rounding import round_to
 from spyrec.sim.device import DeviceSpec
 
@@ -55,6 +56,21 @@ class Pass(Protocol):
 Pipeline = tuple[Pass, ...]
 Registry = Mapping[str, Callable[..., Pass]]
 """Pass name -> its class, called with options as keywords."""
+
+
+@dataclass(frozen=True)
+class Absent:
+    """In the place of a pass that does not load: whoever asks for it is told why."""
+
+    told: str
+
+    @property
+    def summary(self) -> str:
+        return f"Not there: {self.told}"
+
+    def __call__(self, **options: object) -> NoReturn:
+        raise PassError(self.told)
+
 
 Hook = Callable[[Pass, Module, Module, float], None]
 """Called after each pass with ``(pass, before, after, seconds)``."""
@@ -115,9 +131,15 @@ def insert_after(pipeline: Pipeline, name: str, step: Pass) -> Pipeline:
 def _places(pipeline: Pipeline, name: str) -> list[int]:
     places = [i for i, p in enumerate(pipeline) if p.name == name]
     if not places:
-        names = ", ".join(dict.fromkeys(p.name for p in pipeline)) or "none"
-        raise PassError(f"the pipeline has no pass {name}; its passes are: {names}")
+        raise no_such(pipeline, name)
     return places
+
+
+def no_such(pipeline: Pipeline, name: str) -> PassError:
+    """What to raise when a pipeline has no pass called ``name``."""
+    names = dict.fromkeys(p.name for p in pipeline)
+    told = listed(name, names, "spyrec passes shows the pipelines")
+    return PassError(f"no pass of the pipeline is called {name}; {told}")
 
 
 def hooks(*parts: Hook) -> Hook:

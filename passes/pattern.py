@@ -15,6 +15,7 @@ import numpy as np
 
 from spyrec.ir.core import Attr, Op, Value
 from spyrec.ir.errors import PassError
+from spyrec.ir.near import EVERY_OP, listed
 from spyrec.ir.ops import OPS, REQUIRED
 
 from .emit import Emit
@@ -198,9 +199,10 @@ def problems(
         for node in nodes:
             known = OPS.get(node.name)
             if known is None or known.regions or (side == "match" and len(known.results) != 1):
-                yield f"{side}: {node.name} is no op that a pattern can have"
+                told = f"; {listed(node.name, OPS, EVERY_OP)}" if known is None else ""
+                yield f"{side}: {node.name} is no op that a pattern can have{told}"
                 continue
-            yield from (f"{side}: {node.name} has no attribute {a}"
+            yield from (f"{side}: {node.name} has no attribute {a}; {listed(a, known.attrs)}"
                         for a in node.attrs if a not in known.attrs)
             for key, spec in known.attrs.items():
                 if spec.default is REQUIRED and key not in node.attrs:
@@ -217,7 +219,7 @@ def problems(
             else:
                 yield from (f"replace: ${n} is not known there" for n in sorted(names - attrs))
                 yield from (
-                    f"replace: there is no function {t.function}"
+                    f"replace: there is no function {t.function}; {listed(t.function, functions)}"
                     for t in terms if isinstance(t, Computed) and t.function not in functions
                 )
             if node.result in values:
@@ -230,7 +232,7 @@ def problems(
                 for n in pattern.nodes[:-1] if n.result not in read)
     for c in pattern.conditions:
         if c.name not in holds:
-            yield f"when: there is no condition {c.name}; known: {', '.join(holds)}"
+            yield f"when: there is no condition {c.name}; {listed(c.name, holds)}"
         for a in c.arguments:
             if isinstance(a, Var) and a.name not in values:
                 yield f"when: %{a.name} is not known"

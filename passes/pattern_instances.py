@@ -59,7 +59,8 @@ def check_types(rule: PatternRule) -> None:
         for _ in instances(rule, CHECKED):
             found += 1
     except SpyrecError as error:
-        raise PassError(f"rule {rule.name}: {error}") from error
+        told = str(error).removeprefix(f"rule {rule.name}: ")
+        raise PassError(f"rule {rule.name}: {told}") from error
     if not found:
         raise PassError(
             f"rule {rule.name}: of {TRIES_EACH} drawn models none has its pattern, so it cannot be "

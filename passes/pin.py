@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from spyrec.ir.core import Module, Op
 from spyrec.ir.errors import PassError
+from spyrec.ir.near import listed
 
 from .allocate import CoreAllocation
 from .baseline_division import BaselineDivision
@@ -18,7 +19,6 @@ from .kernel import Nest
 from .manager import Pass, Pipeline, Target
 from .pin_rules import (
     kernel_problems,
-    listed,
     makers,
     possible_sticks,
     tensor_problems,

@@ -3,11 +3,11 @@ one."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 from spyrec.ir.core import Module, Op, Value, uses
+from spyrec.ir.near import listed
 from spyrec.sim.device import DeviceSpec
 
 from .allocate import divisions
@@ -18,16 +18,6 @@ from .pins import FREE, Counts, pinned, pinned_keep
 from .plan import KernelPins, TensorPins
 from .sticks import contract_sticks, region_head, result_stick, usable_stick
 from .tiling import beyond_rank, move_bytes, tile_bytes
-
-LISTED = 12  # names an error lists in full; of more only those that look alike
-
-
-def listed(name: str, known: Collection[str]) -> str:
-    """Which names there are, or those like ``name`` when there are many."""
-    if len(known) <= LISTED:
-        return f"known: {', '.join(known)}"
-    like = get_close_matches(name, known, n=5, cutoff=0.3) or list(known)[:5]
-    return f"known, among {len(known)}: {', '.join(like)}"
 
 
 def makers(module: Module) -> dict[Value, Op]:

@@ -8,8 +8,9 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from spyrec.ir.errors import PassError
+from spyrec.ir.near import EVERY_PASS, listed
 
-from .manager import Pass, Pipeline, Registry
+from .manager import Absent, Pass, Pipeline, Registry
 
 _WORD, _NUMBER, _STRING = r"[A-Za-z_][\w.-]*", r"[-+]?[\d.][\w.+-]*", r'"(?:[^"\\]|\\.)*"'
 _TOKEN = re.compile(rf"\s*({_WORD}|{_NUMBER}|{_STRING}|[{{}},=()])")
@@ -172,16 +173,19 @@ def _syntax(text: str, column: int, why: str) -> PassError:
 
 def _make(name: str, options: dict[str, Option], registry: Registry) -> Pass:
     if name not in registry:
-        raise PassError(f"no pass is called {name!r}; known: {', '.join(sorted(registry))}")
+        raise PassError(f"no pass is called {name!r}; {listed(name, sorted(registry), EVERY_PASS)}")
     make = registry[name]
+    if isinstance(make, Absent):
+        return make()
     known: list[str] = [f.name for f in fields(make)] if is_dataclass(make) else []
     unknown = [k for k in options if k not in known]
     if unknown:
-        options_text = ", ".join(k.replace("_", "-") for k in known) or "it has none"
-        raise PassError(
-            f"pass {name} has no option {', '.join(k.replace('_', '-') for k in unknown)}; "
-            f"known: {options_text}"
-        )
+        spelt = [k.replace("_", "-") for k in unknown]
+        options_text = "it has none"
+        if known:
+            where = f"spyrec passes {name} tells of all"
+            options_text = listed(spelt[0], [k.replace("_", "-") for k in known], where)
+        raise PassError(f"pass {name} has no option {', '.join(spelt)}; {options_text}")
     if is_dataclass(make):
         for f in fields(make):
             if f.name in options:

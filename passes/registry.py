@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+import warnings
 from importlib.metadata import EntryPoint, entry_points
+from typing import TypeGuard
 
-from spyrec.ir.errors import PassError
+from spyrec.ir.errors import PassError, PluginWarning
 
 from .attention_blocks import AttentionBlocks
 from .canonicalize import Canonicalize
@@ -17,7 +20,7 @@ from .frame_columns import FrameColumns
 from .join_products import JoinProducts
 from .legalize_dtypes import LegalizeDtypes
 from .limits import Limits
-from .manager import Pass, Registry
+from .manager import Absent, Pass, Registry
 from .pull_scales import PullScales
 from .range_scale import RangeScale
 
@@ -43,21 +46,43 @@ ENTRY_POINT_GROUP = "spyrec.passes"
 def with_plugins(registry: Registry) -> Registry:
     """The registry plus the passes that installed distributions offer under ``spyrec.passes``.
 
-    PassError when one does not load or takes a name that is in use.
+    One that does not load, is no pass, or takes a name that is in use is left out with a
+    PluginWarning, so that it spoils nothing but itself. Under the name of its entry point then
+    stands what tells why, unless that name is in use.
     """
     found = dict(registry)
     for point in entry_points(group=ENTRY_POINT_GROUP):
-        made = _load(point)
-        name = str(getattr(made, "name", point.name))
-        if name in found:
-            raise PassError(f"the pass {name} of entry point {point.value} exists already")
-        found[name] = made
+        try:
+            made = _loaded(point, found)
+        except PassError as error:
+            warnings.warn(f"{error}; spyrec goes on without it", PluginWarning, stacklevel=2)
+            found.setdefault(point.name, Absent(str(error)))
+        else:
+            found[str(made.name)] = made
     return found
 
 
-def _load(point: EntryPoint) -> type[Pass]:
+def _loaded(point: EntryPoint, taken: Registry) -> type[Pass]:
+    """The class that an entry point names. PassError when there is none that can be used."""
+    whose = f" of {point.dist.name} {point.dist.version}" if point.dist is not None else ""
+    what = f"the pass {point.name}{whose} (entry point {point.value})"
     try:
         made: type[Pass] = point.load()
-    except Exception as error:
-        raise PassError(f"the pass {point.name} ({point.value}) does not load: {error}") from error
+    except (Exception, SystemExit) as error:  # whatever its module does when it is imported
+        told = " ".join(str(error).split())
+        raise PassError(f"{what} does not load: {type(error).__name__}: {told}") from error
+    if not is_pass(made):
+        raise PassError(
+            f"{what} is no class with a name, a summary (both class variables) and a method "
+            "run(module, target)"
+        )
+    if str(made.name) in taken:
+        raise PassError(f"{what} is called {made.name}, and so is another pass")
     return made
+
+
+def is_pass(made: object) -> TypeGuard[type[Pass]]:
+    """Whether it is a class of passes."""
+    texts = (getattr(made, "name", None), getattr(made, "summary", None))
+    known = all(isinstance(text, str) for text in texts)
+    return inspect.isclass(made) and known and callable(getattr(made, "run", None))

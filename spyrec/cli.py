@@ -12,13 +12,16 @@ import shlex
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from types import FrameType
+from typing import TextIO
 
 import click
 
 from spyrec import __version__
-from spyrec.ir.errors import SpyrecError
+from spyrec.ir.errors import PluginWarning, SpyrecError
+from spyrec.ir.near import listed
 from spyrec.sim.errors import SimError
 
 FAULT, USAGE, DEFECT, INTERRUPTED = 1, 2, 70, 130
@@ -59,6 +62,15 @@ class Commands(click.Group):
         command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            told = listed(args[0], COMMANDS, "spyrec --help lists all")
+            raise click.UsageError(f"{error.message.rstrip('.')}; {told}", ctx) from None
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -104,7 +116,9 @@ def run(argv: Sequence[str]) -> int:
     if debug:  # may stand anywhere on the line
         args.remove("--debug")
     try:
-        result = cli.main(args, prog_name="spyrec", standalone_mode=False)
+        with warnings.catch_warnings():
+            warnings.showwarning = _warned
+            result = cli.main(args, prog_name="spyrec", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except click.ClickException as error:
         error.show()
@@ -137,6 +151,18 @@ def _fault(message: str, debug: bool) -> int:
         traceback.print_exc()
     _say(message)
     return FAULT
+
+
+def _warned(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int,
+    file: TextIO | None = None, line: str | None = None,
+) -> None:
+    """In the place of ``warnings.showwarning``: ours are sentences for the user."""
+    if issubclass(category, PluginWarning):
+        _say(f"warning: {message}")
+    else:
+        text = warnings.formatwarning(message, category, filename, lineno, line)
+        click.echo(text, nl=False, err=True)
 
 
 def _say(message: str) -> None:

@@ -11,8 +11,9 @@ import click
 if TYPE_CHECKING:
     from spyrec.ir.core import Module
     from spyrec.passes.rule import Rule
+    from spyrec.workbench.check_rule import Verdict
 
-WRONG = 1
+NOT_SOUND = 1
 Found = tuple["Mapping[str, Rule]", "Mapping[str, list[Module]]"]
 
 
@@ -29,48 +30,52 @@ def check_rule_command(file: str, names: Sequence[str], count: int, seed: int) -
     FILE holds declared rules (.rules), or is Python with rules at its top level; those written as
     functions are tried on the IR texts that EXAMPLES = {"name": [text, ...]} gives.
 
+    Exit code 0: all were tried and are right; 1: one is wrong, or no model had its pattern.
+
     \b
     spyrec check-rule my.rules
     spyrec check-rule my_pass.py fold-scale --count 1000
     """
     from spyrec.ir.errors import PassError
+    from spyrec.ir.near import listed
     from spyrec.workbench.check_rule import check, text_of
 
     rules, examples = read_rules(Path(file))
-    unknown = [n for n in names if n not in rules]
-    if unknown:
-        raise PassError(f"{file} has no rule {', '.join(unknown)}; it has: {', '.join(rules)}")
-    wrong = 0
+    for name in names:
+        if name not in rules:
+            raise PassError(f"{file} has no rule {name}; {listed(name, rules)}")
+    sound = True
     for name in names or rules:
-        verdict = check(rules[name], count, seed, examples.get(name, ()))
-        kind = rules[name].exactness
-        if not verdict.wrong:
-            click.echo(f"{name}: {kind}, {verdict.checked} models, worst error {verdict.worst:.3g}")
-            continue
-        wrong += 1
-        click.echo(f"{name}: {kind}, WRONG: {verdict.wrong}")
+        given = examples.get(name, ())
+        verdict = check(rules[name], count, seed, given)
+        sound &= not verdict.wrong and verdict.checked > 0
+        click.echo(f"{name}: {rules[name].exactness}, {_told(verdict, len(given))}")
         if verdict.example is not None:
             for line in text_of(verdict.example):
                 click.echo(f"  {line}")
-    return WRONG if wrong else 0
+    return 0 if sound else NOT_SOUND
+
+
+def _told(verdict: Verdict, examples: int) -> str:
+    if verdict.wrong:
+        return f"WRONG: {verdict.wrong}"
+    if not verdict.checked:
+        return f"not tested: {'no example matched' if examples else 'no example was given'}"
+    left = f", {verdict.unmatched} of {examples} examples did not match" * bool(verdict.unmatched)
+    return f"{verdict.checked} models, worst error {verdict.worst:.3g}{left}"
 
 
 def read_rules(path: Path) -> Found:
     """The rules of a file by name, and models to try those on that are written in Python."""
     from spyrec.ir.errors import PassError
     from spyrec.ir.parser import parse_module
-    from spyrec.passes.pattern_text import parse_rules
     from spyrec.passes.rule import Rule
-    from spyrec.workbench.plugins import RULES, import_file
+    from spyrec.workbench.plugins import module_of, read_file, rules_of
 
-    if path.suffix == RULES:
-        if not path.is_file():
-            raise PassError(f"{path}: there is no such file of rules")
-        try:
-            return {r.name: r for r in parse_rules(path.read_text("utf-8"))}, {}
-        except (PassError, UnicodeDecodeError) as error:
-            raise PassError(f"{path}: {error}") from None
-    module = vars(import_file(path))
+    file = read_file(path)
+    if file.rules:
+        return {r.name: r for r in rules_of(file)}, {}
+    module = vars(module_of(file))
     found: dict[str, Rule] = {}
     for value in module.values():
         for rule in value if isinstance(value, tuple | list) else (value,):

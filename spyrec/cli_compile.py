@@ -206,10 +206,9 @@ def compile_command(
     from spyrec import api, files
     from spyrec.progress import progress_bar
 
-    picked = chosen(passes, planner, loaded, before, after)
     options: dict[str, Any] = {
         "bind": bindings, "const": constants, "device": device, "numerics": numerics,
-        "passes": picked, "planner": planner if isinstance(picked, str | None) else "joint",
+        **chosen(passes, planner, loaded, before, after),
         "plan": plan,
         "plan_budget": parse_budget(plan_budget),
         "hook": _hook(print_after, verify_each, loaded),
@@ -315,13 +314,16 @@ def _ir(module: Module, no_weights: bool) -> str:
 
 def _hook(print_after: str | None, verify_each: bool, loaded: Sequence[str]) -> Hook | None:
     from spyrec.ir.errors import PassError
+    from spyrec.ir.near import EVERY_PASS, listed
     from spyrec.passes import manager
     from spyrec.workbench.plugins import known_passes
 
     parts = []
     if print_after is not None:
-        if print_after not in ("all", *known_passes(loaded)):
-            raise PassError(f"--print-after: no pass is called {print_after!r}; see spyrec passes")
+        known = known_passes(loaded)
+        if print_after != "all" and print_after not in known:
+            told = listed(print_after, sorted(known), EVERY_PASS)
+            raise PassError(f"--print-after: no pass is called {print_after!r}; {told}")
         parts.append(manager.print_after(sys.stderr, print_after))
     if verify_each:
         parts.append(manager.verify_each())

@@ -17,14 +17,17 @@ from spyrec.cli_compile import (
     parse_sizes,
     source_of,
 )
+from spyrec.cli_passes import Places, chosen
 from spyrec.cli_path import NEW_FILE
 from spyrec.cli_simulate import ENDLESS
 
-COMPILED_WITH = (
-    "model", "from_config", "prompt", "decode", "layers", "bind", "const", "device", "passes",
-    "plan", "planner", "plan_budget", "numerics",
+OF_MODELS = (
+    "bind", "const", "device", "passes", "loaded", "before", "after", "planner", "plan_budget",
+    "numerics",
 )  # fmt: skip
-"""Parameters that mean here what they mean to ``spyrec compile``."""
+COMPILED_WITH = ("model", "from_config", "prompt", "decode", "layers", "plan", *OF_MODELS)
+"""Parameters that mean here what they mean to ``spyrec compile``; the first are of no use to a
+program that is compiled."""
 
 
 @click.command(
@@ -49,6 +52,9 @@ def explain_command(
     const: Sequence[str],
     device: str,
     passes: str | None,
+    loaded: Sequence[str],
+    before: Places,
+    after: Places,
     plan: str | None,
     planner: str,
     plan_budget: str | None,
@@ -75,7 +81,6 @@ def explain_command(
     source, _, name = source_of(model, from_config, prompt, decode, layers)
     options: dict[str, Any] = {
         "bind": bindings, "const": constants, "device": device, "numerics": numerics,
-        "passes": passes, "planner": planner,
         "plan_budget": parse_budget(plan_budget),
     }  # fmt: skip
     compiled = isinstance(source, str) and source.lower().endswith(".spx")
@@ -90,6 +95,8 @@ def explain_command(
 
     if compiled:
         source, options = api.load(source), {}
+    else:
+        options |= chosen(passes, planner, loaded, before, after)
     with progress_bar() as progress, no_collections():
         told = explain(
             source, kernel=kernel, tries=tries, top=top, plan=plan, progress=progress, **options
@@ -111,11 +118,11 @@ def explain_command(
 def _only_for_models(tries: bool) -> None:
     """UsageError when an option was given that a program has no use for."""
     context = click.get_current_context()
+    told = click.core.ParameterSource.COMMANDLINE
     given = [
-        f"--{name.replace('_', '-')}" for name in
-        ("bind", "const", "device", "passes", "planner", "plan_budget", "numerics")
-        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
-    ]  # fmt: skip
+        p.opts[0] for p in context.command.params
+        if p.name in OF_MODELS and context.get_parameter_source(p.name) is told
+    ]
     given += ["--try"] * tries
     if given:
         raise click.UsageError(f"{', '.join(given)}: for a model; a program is compiled already")

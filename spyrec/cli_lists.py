@@ -42,6 +42,8 @@ def passes_command(names: Sequence[str], loaded: Sequence[str]) -> None:
     spyrec passes fuse tiling
     """
     from spyrec.ir.errors import PassError
+    from spyrec.ir.near import EVERY_PASS, listed
+    from spyrec.passes.manager import Absent
     from spyrec.passes.pipeline import BASELINE, PIPELINE
     from spyrec.passes.pipeline_text import print_pipeline
     from spyrec.reference import pass_options, pass_reference
@@ -49,11 +51,12 @@ def passes_command(names: Sequence[str], loaded: Sequence[str]) -> None:
 
     known = known_passes(loaded)
     if names:
-        unknown = [n for n in names if n not in known]
-        if unknown:
-            raise PassError(
-                f"no pass is called {', '.join(unknown)}; known: {', '.join(sorted(known))}"
-            )
+        for name in names:
+            if name not in known:
+                told = listed(name, sorted(known), EVERY_PASS)
+                raise PassError(f"no pass is called {name!r}; {told}")
+            if isinstance(absent := known[name], Absent):
+                absent()
         click.echo("\n".join(pass_reference(n, known[n]) for n in names), nl=False)
         return
     for name, make in sorted(known.items()):

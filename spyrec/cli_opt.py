@@ -64,6 +64,7 @@ def opt_command(
     from spyrec.api import target_of
     from spyrec.driver import lower_module
     from spyrec.ir.errors import PassError
+    from spyrec.ir.near import EVERY_PASS, listed
     from spyrec.ir.printer import print_module
     from spyrec.passes import manager
     from spyrec.progress import progress_bar
@@ -80,7 +81,8 @@ def opt_command(
     hooks: list[Hook] = []
     if print_after is not None:
         if print_after != "all" and print_after not in known:
-            raise PassError(f"--print-after: no pass is called {print_after!r}; see spyrec passes")
+            told = listed(print_after, sorted(known), EVERY_PASS)
+            raise PassError(f"--print-after: no pass is called {print_after!r}; {told}")
         hooks.append(manager.print_after(sys.stderr, print_after))
     if print_changed:
         hooks.append(watch.print_changed(sys.stderr))

@@ -29,13 +29,14 @@ def pass_options(command: Command) -> Command:
 
 def chosen(
     passes: str | None, planner: str, loaded: Sequence[str], before: Places, after: Places
-) -> Any:
-    """What ``spyrec.compile`` takes as ``passes``: the text as it is when nothing is put in (then
-    the program may come from the cache), else passes. PassError when a name is unknown."""
+) -> dict[str, Any]:
+    """What ``spyrec.compile`` takes as ``passes`` and ``planner``: both as they are when nothing is
+    put in (then the program may come from the cache), else passes. PassError when a name is
+    unknown."""
     if not (loaded or before or after):
-        return passes
+        return {"passes": passes, "planner": planner}
     from spyrec.passes.pipeline import PLANNERS
     from spyrec.workbench.plugins import known_passes, pipeline_of
 
     known = known_passes(loaded)
-    return pipeline_of(passes, known, before, after, base=PLANNERS[planner])
+    return {"passes": pipeline_of(passes, known, before, after, base=PLANNERS[planner])}

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from spyrec.cli_compile import parse_const
+from spyrec.cli_passes import Places, pass_options
 from spyrec.cli_path import NEW_FILE
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from spyrec.passes.manager import Registry
     from spyrec.sweep.grid import Axis
     from spyrec.sweep.point import Outcome, Task
     from spyrec.sweep.settings import Settings
@@ -48,6 +50,7 @@ def _completed(
               help="A machine to start from; may be given several times.")
 @click.option("--passes", multiple=True, metavar="SPEC",
               help="A pipeline to run instead of the usual one; may be given several times.")
+@pass_options
 @click.option("--const", multiple=True, metavar="INPUT=VALUE",
               help="Fix an input of the models to a number, a list, or the array in an .npy file.")
 @click.option("-j", "--jobs", type=click.IntRange(min=1),
@@ -60,7 +63,8 @@ def _completed(
               help="What to draw: a column of the result.")
 def sweep_command(
     what: Sequence[str], output: str, points: str | None, device: Sequence[str],
-    passes: Sequence[str], const: Sequence[str], jobs: int | None, scheduler: str | None,
+    passes: Sequence[str], loaded: Sequence[str], before: Places, after: Places,
+    const: Sequence[str], jobs: int | None, scheduler: str | None,
     plot: str | None, x: str | None, y: str,
 ) -> int:
     """Compile and simulate each MODEL at every combination of values and write a row for each.
@@ -77,27 +81,30 @@ def sweep_command(
         raise click.UsageError("--jobs is for this machine, --scheduler for a cluster")
     constants = parse_const(const)
     if jobs != 1 and scheduler is None:
-        from spyrec.sweep.processes import process_context
+        from spyrec.processes import process_context
 
-        process_context()  # loads what it needs while this process does
+        process_context("spyrec.sweep.point")  # loads what it needs while this process does
     from spyrec import files
+    from spyrec.processes import usable_cores
     from spyrec.progress import progress_bar
     from spyrec.sweep import tables
     from spyrec.sweep.cluster import run_dask
     from spyrec.sweep.journal import Journal
-    from spyrec.sweep.local import run_local, usable_cores
+    from spyrec.sweep.local import run_local
     from spyrec.sweep.plot import svg
-    from spyrec.sweep.point import compiler
+    from spyrec.sweep.point import Own, compiler
     from spyrec.sweep.run import Runner, measured, prepare, rows_of
+    from spyrec.workbench.plugins import known_passes, read_file
 
-    grid = _points(what, points, device, passes)
+    own = Own(tuple(map(read_file, loaded)), tuple(before), tuple(after))
+    grid = _points(what, points, device, passes, known_passes(own.files))
     along = _along(grid, x, y) if plot is not None else ""
     tables.check_result(output)
     runner: Runner = partial(run_local, jobs=jobs or usable_cores())
     if scheduler is not None:
         runner = partial(run_dask, address=scheduler)
     with progress_bar() as progress, Journal(output, compiler()) as journal:
-        sweep = prepare(grid, constants, progress)
+        sweep = prepare(grid, constants, progress, own)
         outcomes, n_known = measured(sweep, journal, runner, progress)
         rows = rows_of(sweep, outcomes)
         tables.write_rows(output, rows)
@@ -117,19 +124,20 @@ def sweep_command(
 
 
 def _points(
-    what: Sequence[str], path: str | None, device: Sequence[str], passes: Sequence[str]
+    what: Sequence[str], path: str | None, device: Sequence[str], passes: Sequence[str],
+    known: Registry,
 ) -> tuple[Settings, ...]:
     """The grid. All that is wrong with it is told at once, as a matter of usage; SpyrecError for
     the file of points."""
     from spyrec.ir.errors import SpyrecError
     from spyrec.sweep.grid import MODEL, Refusals, grid_axis, option_axis, points_of, read_points
 
-    refused = Refusals()
+    refused = Refusals(known)
     models = [w for w in what if w.lower().endswith(MODEL_FILES) or "=" not in w]
     axes: list[Axis] = [tuple({MODEL: model} for model in models)] if models else []
     if twice := [m for i, m in enumerate(models) if m in models[:i]]:
         refused.say(f"model {twice[0]} is given twice")
-    in_file = Refusals()
+    in_file = Refusals(known)
     if path is not None:
         axes.append(read_points(path, in_file))
     axes += [option_axis("device", device, refused)] if device else []

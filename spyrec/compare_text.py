@@ -47,18 +47,12 @@ def rows(c: Comparison, every: bool) -> list[Pair]:
 
 
 def cells_of(pair: Pair) -> tuple[str, ...]:
-    a, b = (_short(name) for name in pair.names)
+    a, b = (name.replace("+", " + ") for name in pair.names)
     name = a if a == b else f"{a} -> {b}"
     return (
         name, f"{pair.before:,}", f"{pair.after:,}", f"{pair.more:+,}" if pair.more else "0",
         share(pair.before, pair.after), "; ".join(pair.changed),
     )
-
-
-def _short(name: str) -> str:
-    """The first of several kernels and how many more."""
-    first, *more = name.split("+")
-    return f"{first} and {len(more)} more" if more else first
 
 
 def totals(c: Comparison) -> Iterator[tuple[str, str, str, str]]:

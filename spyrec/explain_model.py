@@ -11,6 +11,7 @@ from typing import Any
 
 from spyrec import api
 from spyrec.driver import JOINT
+from spyrec.emitted_plan import check_emitted
 from spyrec.explanation import (
     Alternative,
     Choice,
@@ -22,10 +23,10 @@ from spyrec.explanation import (
 )
 from spyrec.ir.core import Module, Op, Value
 from spyrec.ir.errors import SpyrecError
+from spyrec.ir.near import listed
 from spyrec.passes.homes import buffer_bytes, home
 from spyrec.passes.kernel import rank1
 from spyrec.passes.manager import Numerics, Pass
-from spyrec.passes.pin_rules import listed
 from spyrec.passes.signature import signature
 from spyrec.progress import Progress, silent
 from spyrec.report import KernelRow, kernel_rows, run_totals
@@ -77,6 +78,8 @@ def explain(
     if isinstance(model, api.Program):
         if tries:
             raise SpyrecError("to try alternatives the model is needed; a program is planned")
+        if pins is not None and not model.buckets:
+            check_emitted(pins)
         program = model if pins is None else replace(model, plan=pins)
     else:
         target = api.target_of(device, numerics)
@@ -178,8 +181,8 @@ class _Explainer:
         else:
             ops = [(None, ())] * len(rows)
         names = [*self.plan.get("kernels", ())] or _names(rows)
-        if not self._fits(names, rows):
-            raise SpyrecError("the plan is not that of the program: other kernels or other cuts")
+        if odd := self._misfit(names, rows):
+            raise SpyrecError(f"the plan is not that of the program: {odd}")
         return [
             _Launched(name, op, exchanges, row, stats)
             for name, (op, exchanges), row, stats in zip(
@@ -187,13 +190,18 @@ class _Explainer:
             )
         ]
 
-    def _fits(self, names: Sequence[str], rows: Sequence[KernelRow]) -> bool:
-        """Is the plan, if there is one, that of the program?"""
+    def _misfit(self, names: Sequence[str], rows: Sequence[KernelRow]) -> str:
+        """How the plan, if there is one, differs from the program; "" when it does not."""
         kernels = self.plan.get("kernels")
         if not kernels:
-            return True
-        cuts = ["x".join(map(str, kernels[n].get("parts", {}).values())) for n in names]
-        return [r.parts for r in rows] == cuts and all("why" in kernels[n] for n in names)
+            return ""
+        if len(names) != len(rows):
+            return f"it has {len(names)} kernels, the program launches {len(rows)}"
+        for name, row in zip(names, rows, strict=True):
+            cut = "x".join(map(str, kernels[name]["parts"].values()))
+            if cut != row.parts:
+                return f"it cuts {name} into {cut or '1'}, the program {row.name} into {row.parts}"
+        return ""
 
     def _kind(self, one: _Launched) -> Hashable:
         """Equal for launches of kernels that differ in names and addresses only."""

@@ -53,9 +53,39 @@ that names the node.
 """
 
 
+EMIT_HEAD = """\
+# What a rule may use
+
+Printed from the docstrings of `passes/emit.py`. The function of a `Rule` is called with an op and
+an `Emit`, here `e`; [first-pass.md](first-pass.md) writes one. It asks first, and returns None
+without having made anything when the rule does not apply.
+"""
+
+
+def emit_reference() -> str:
+    """The page of what `Emit` offers: each method with what its docstring says, in the order of the
+    source."""
+    from spyrec.passes.emit import Emit
+
+    rows = [
+        (f"`e.{name}({_arguments(method)})`", " ".join((inspect.getdoc(method) or "").split()))
+        for name, method in vars(Emit).items()
+        if inspect.isfunction(method) and not name.startswith("_")
+    ]
+    table = "".join(f"| {call} | {told.replace('``', '`')} |\n" for call, told in rows)
+    about = " ".join((inspect.getdoc(Emit) or "").split()).replace("``", "`")
+    return f"{EMIT_HEAD}\n{about}\n\n| | |\n|---|---|\n{table}"
+
+
+def _arguments(method: Callable[..., Any]) -> str:
+    """``x, axis, start, size, step=1``"""
+    _, *own = inspect.signature(method).parameters.values()
+    return ", ".join(str(p.replace(annotation=p.empty)) for p in own)
+
+
 def pass_options(make: Callable[..., Any]) -> list[str]:
     """``["limit=1024"]``: the options of a pass with their defaults, spelled as in a pipeline."""
-    options = fields(make) if is_dataclass(make) else ()
+    options = fields(make) if isinstance(make, type) and is_dataclass(make) else ()
     return [f"{f.name.replace('_', '-')}={f.default}" for f in options]
 
 

@@ -10,10 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import signal
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -35,6 +32,7 @@ from spyrec.passes.range_scale import RangeScale
 from spyrec.passes.share_launches import ShareLaunches
 from spyrec.passes.stick_layout import StickLayout
 from spyrec.passes.tiling import Tiling
+from spyrec.processes import Lost, spread, usable_cores
 from spyrec.progress import Progress, silent
 from spyrec.sim.device import DeviceSpec, parse_device
 from spyrec.sim.errors import SimError
@@ -141,23 +139,13 @@ def validate(
     """Predict every row on the device (TOML text) and compare. Same rows, same result."""
     spec = parse_device(device)
     one = partial(predict, device=spec)
-    processes = min(processes, os.cpu_count() or 1)
-    if processes < 2 or len(rows) < POOL_FROM:
-        outcomes = _told(map(one, rows), len(rows), progress)
-    else:
-        # Ctrl-C is the parent's to handle: it stops asking, and the pool ends
-        ignore = (signal.SIGINT, signal.SIG_IGN)
-        with ProcessPoolExecutor(processes, None, signal.signal, ignore) as pool:
-            outcomes = _told(pool.map(one, rows), len(rows), progress)
+    jobs = min(processes, usable_cores()) if len(rows) >= POOL_FROM else 1
+    found: dict[int, Outcome] = {}
+    for i, done in spread(one, rows, jobs, __name__):
+        found[i] = replace(_outcome(rows[i]), reason=done.how) if isinstance(done, Lost) else done
+        progress("kernels", len(found), len(rows))
+    outcomes = tuple(found[i] for i in range(len(rows)))
     return Validation(spec.name, outcomes, by_kind(outcomes), by_class(outcomes))
-
-
-def _told(outcomes: Iterable[Outcome], total: int, progress: Progress) -> tuple[Outcome, ...]:
-    done = []
-    for outcome in outcomes:
-        done.append(outcome)
-        progress("kernels", len(done), total)
-    return tuple(done)
 
 
 # One row -------------------------------------------------------------------------------------
@@ -165,7 +153,7 @@ def _told(outcomes: Iterable[Outcome], total: int, progress: Progress) -> tuple[
 
 def predict(row: Row, device: DeviceSpec) -> Outcome:
     """Compile and time one row; a row that cannot be built gets the reason."""
-    outcome = Outcome(row.id, row.op, row.variant, row.stack, row.measured_us)
+    outcome = _outcome(row)
     try:
         compiled, remark = build(case_of(row), Target(device))
         result = run(compiled.program, device, timing_only=True)
@@ -176,6 +164,11 @@ def predict(row: Row, device: DeviceSpec) -> Outcome:
         outcome, predicted_us=result.total_cycles / device.clock_mhz, bound=longest.bound,
         remark=remark,
     )  # fmt: skip
+
+
+def _outcome(row: Row) -> Outcome:
+    """That nothing is known of yet."""
+    return Outcome(row.id, row.op, row.variant, row.stack, row.measured_us)
 
 
 def build(case: Case, target: Target) -> tuple[Compiled, str]:

@@ -20,6 +20,7 @@ from examples.make_models import encoder
 from spyrec import api, cli
 from spyrec.reference import (
     cli_reference,
+    emit_reference,
     onnx_reference,
     op_reference,
     torch_reference,
@@ -130,6 +131,7 @@ def first_pass_page() -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "README.md": readme,
     "docs/ops.md": op_reference,
+    "docs/emit.md": emit_reference,
     "docs/cli.md": cli_reference,
     "docs/onnx.md": onnx_reference,
     "docs/plan.md": plan_page,

@@ -25,9 +25,6 @@ class Seed:
     guilty: str
     quick: bool = False
     """Is it among those of the fast tests?"""
-    shows_in: str = ""
-    """The pass that is blamed instead where results cannot show the fault before: what the guilty
-    one decided is then named beside it."""
 
     @property
     def name(self) -> str:
@@ -433,7 +430,7 @@ SEEDS: tuple[Seed, ...] = (
     Seed("passes/fuse.py", "axes=tuple(axes[:-1]),", "axes=tuple(axes[1:-1]),", "large-sum",
          "fuse"),
     Seed("passes/fuse.py", "(-pads[0], _coefs(7, d2=sh, d4=dh)),",
-         "(pads[0], _coefs(7, d2=sh, d4=dh)),", "filters", "fuse", shows_in="lower-tiles"),
+         "(pads[0], _coefs(7, d2=sh, d4=dh)),", "filters", "fuse"),
     Seed("passes/kernel_body.py", "dict(zip(shared, args[len(head) :], strict=True))",
          "dict(zip(shared, args[:len(shared)], strict=True))", "residual", "fuse"),
     Seed("passes/lower_tiles.py", '"max_pool": float("-inf"),', '"max_pool": 0.0,', "border",

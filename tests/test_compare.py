@@ -95,6 +95,16 @@ def test_a_kernel_that_is_cut_worse_is_named(reports: Path, capsys: Capture) -> 
     assert run(reports, "joint", "pinned", "--threshold", "2%", "--least", "10000000") == 0
 
 
+def test_all_kernels_of_a_row_are_named(reports: Path, capsys: Capture) -> None:
+    """One kernel does now what several did: the names of all of them are shown."""
+    assert run(reports, "baseline", "joint") == 0
+    out = capsys.readouterr().out
+    found = compare(*(read_report(reports / f"{n}.json") for n in ("baseline", "joint")))
+    several = [p.names[0].split("+") for p in found.pairs if "+" in p.names[0]]
+    assert several and all(f"| {' + '.join(names)} -> " in out for names in several)
+    assert " more" not in out
+
+
 def test_every_cycle_is_in_some_row(reports: Path) -> None:
     a, b = (read_report(reports / f"{n}.json") for n in ("baseline", "joint"))
     found = compare(a, b)

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from html.parser import HTMLParser
 from importlib.util import find_spec
 from itertools import combinations
@@ -26,7 +26,7 @@ import pytest
 import spyrec
 from examples.make_models import encoder
 from spyrec import cli
-from spyrec.compare import compare
+from spyrec.compare import Comparison, compare
 from spyrec.decision_log import decision_log
 from spyrec.html_report import html_report
 from spyrec.ir.errors import SpyrecError
@@ -259,6 +259,15 @@ def test_a_plan_of_something_else_is_told(
 ) -> None:
     with pytest.raises(SpyrecError, match=re.escape(message)):
         decision_log(report, plan)
+
+
+def test_the_page_reads_figures_that_a_comparison_has() -> None:
+    """The views in a browser are tested where there is one; this wherever Python is."""
+    script = (Path(spyrec.__file__).parent / "html" / "figures.js").read_text("utf-8")
+    [body] = re.findall(r"(?ms)^function comparison\(root, c\) \{\n(.*?)^\}", script)
+    read = set(re.findall(r"\bc\.(\w+)", body))
+    known = {f.name for f in fields(Comparison)}
+    assert read <= known and {"cycles", "runs", "idle_cycles", "pairs"} <= read
 
 
 # In a browser.

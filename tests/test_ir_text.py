@@ -16,7 +16,7 @@ from spyrec.ir.errors import ParseError, SpyrecError
 from spyrec.ir.layout import Layout
 from spyrec.ir.literals import quote
 from spyrec.ir.parser import parse_module, parse_type
-from spyrec.ir.printer import blobs, print_module, print_op, print_type
+from spyrec.ir.printer import blobs, print_module, print_op
 from spyrec.ir.same import difference, same
 from spyrec.ir.types import DTYPES, Sym, TensorType, tensor
 
@@ -60,8 +60,8 @@ def test_golden_module_reads_and_prints_unchanged() -> None:
 def test_layout_and_space_are_part_of_the_type() -> None:
     layout = Layout.stick((4, 128), 16, 1)
     type_ = TensorType((4, 128), DTYPES["dl16"], layout, "lx")
-    assert print_type(type_) == f"tensor<4x128xdl16, {layout}, lx>"
-    assert parse_type(print_type(type_)) == type_
+    assert str(type_) == f"tensor<4x128xdl16, {layout}, lx>"
+    assert parse_type(str(type_)) == type_
 
 
 def test_comments_and_line_breaks_are_free() -> None:

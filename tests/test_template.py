@@ -9,7 +9,7 @@ import tomllib
 from pathlib import Path
 
 from spyrec.passes.registry import ENTRY_POINT_GROUP
-from spyrec.workbench.plugins import load_file
+from spyrec.workbench.plugins import passes_of, read_file
 
 ROOT = Path(__file__).resolve().parent.parent
 TEMPLATE = ROOT / "examples" / "my_pass"
@@ -28,5 +28,5 @@ def test_its_tests_and_its_example_pass_where_it_was_copied_to(tmp_path: Path) -
 def test_its_entry_point_names_the_pass_it_holds() -> None:
     text = (TEMPLATE / "pyproject.toml").read_text("utf-8")
     points = tomllib.loads(text)["project"]["entry-points"][ENTRY_POINT_GROUP]
-    made = load_file(TEMPLATE / "my_pass.py")
+    made = passes_of(read_file(TEMPLATE / "my_pass.py"))
     assert {name: f"my_pass:{m.__name__}" for name, m in made.items()} == points

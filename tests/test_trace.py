@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from dataclasses import replace
-from importlib.util import find_spec
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from hypothesis import strategies as st
 from small_machine import SMALL, acc, hbm, kernel, lx, op, program
 from test_cli_simulate import doubling
 from test_engine_random import programs
-from trace_checks import TOTALS, WHOLE, check_totals, check_trace, written
+from trace_checks import WHOLE, check_trace, written
 from trace_reader import Event, events_of, tables
 
 from spyrec import api, cli
@@ -199,28 +197,3 @@ def test_the_command_shows_a_window(
 def test_a_window_needs_a_trace() -> None:
     with pytest.raises(SpyrecError, match=r"^a trace window says what of a trace is shown: "):
         api.simulate(api.Program(doubling()), timing_only=True, trace_window="1:2")
-
-
-def test_perfetto_finds_the_same_totals(tmp_path: Path) -> None:
-    """Needs the package perfetto and its trace_processor_shell on the path; fetches neither."""
-    shell = shutil.which("trace_processor_shell")
-    if find_spec("perfetto") is None or shell is None:
-        pytest.skip("perfetto or its trace_processor_shell is not installed")
-    from perfetto.trace_processor import (  # type: ignore[import-not-found,unused-ignore]
-        TraceProcessor,
-        TraceProcessorConfig,
-    )
-
-    p = doubling(6)
-    text, ran = written(p, SPYRE)
-    path = tmp_path / "trace.json"
-    path.write_text(text, "utf-8")
-    with TraceProcessor(str(path), config=TraceProcessorConfig(bin_path=shell)) as processor:
-        (row,) = processor.query(TOTALS)
-        names = ("cycles", "launches", "macs", "hbm_read_bytes", "hbm_write_bytes", "ring_bytes",
-                 "lx_peak_bytes")  # fmt: skip
-        check_totals(tuple(getattr(row, name) for name in names), p, ran)
-        (row,) = processor.query("select count(*) as n from flow")
-        assert row.n == sum(e["ph"] == "s" for e in events_of(text))
-        lost = "select name, value from stats where severity != 'info' and value > 0"
-        assert list(processor.query(lost)) == []

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from spyrec.ir.core import Attr, Block, Loc, Op
 from spyrec.ir.errors import VerifyError
+from spyrec.ir.near import EVERY_OP, listed
 from spyrec.ir.types import TensorType
 
 from . import (
@@ -74,5 +75,5 @@ def attributes(op: Op) -> dict[str, Attr]:
 
 def _find(name: str, loc: Loc) -> OpDef:
     if name not in OPS:
-        raise VerifyError(f"no op is called {name!r} (from {loc})")
+        raise VerifyError(f"no op is called {name!r}; {listed(name, OPS, EVERY_OP)} (from {loc})")
     return OPS[name]

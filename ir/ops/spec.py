@@ -10,6 +10,7 @@ import numpy as np
 
 from spyrec.ir.core import Attr, Block, Loc
 from spyrec.ir.errors import VerifyError
+from spyrec.ir.near import listed
 from spyrec.ir.types import DType, Sym, TensorType
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -111,6 +112,10 @@ def complete_attrs(op: OpDef, attrs: Mapping[str, Attr], site: Site) -> dict[str
     """``attrs`` with defaults filled in; VerifyError if one is unknown, missing or of the wrong
     kind."""
     full: dict[str, Attr] = {}
+    extra = {name: value for name, value in attrs.items() if name not in op.attrs}
+    if extra and not op.open_attrs:
+        told = listed(next(iter(extra)), op.attrs)
+        raise site.error(f"attribute {', '.join(extra)} is unknown; {told}")
     for name, spec in op.attrs.items():
         if name in attrs:
             full[name] = attrs[name]
@@ -119,10 +124,6 @@ def complete_attrs(op: OpDef, attrs: Mapping[str, Attr], site: Site) -> dict[str
             raise site.error(f"attribute {name} ({spec.kind}) is required but missing")
         else:
             full[name] = spec.default
-    extra = {name: value for name, value in attrs.items() if name not in op.attrs}
-    if extra and not op.open_attrs:
-        known = ", ".join(op.attrs) or "none"
-        raise site.error(f"attribute {', '.join(extra)} is unknown; it takes: {known}")
     return full | extra
 
 

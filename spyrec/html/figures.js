@@ -54,7 +54,7 @@ function comparison(root, c) {
   root.append(el("p", { class: "hint" }, `From ${c.models[0]}, the run before, to ${c.models[1]}, this one. Kernels are paired by the model nodes they carry out.`));
   for (const doubt of c.warnings) root.append(el("p", { class: "note" }, doubt));
   const totals = [
-    ["cycles", c.cycles, count], ["launches", c.launches, count], ["start-up cycles", c.launch_cycles, count],
+    ["cycles", c.cycles, count], ["kernels run", c.runs, count], ["start-up and meeting", c.idle_cycles, count],
     ["card memory", c.hbm_bytes, size], ["ring", c.ring_bytes, size], ["scratchpad peak", c.lx_peak_bytes, size],
   ].map(([name, [a, b], text]) => ({ name, a, b, text }));
   root.append(table("The run", [
@@ -67,7 +67,7 @@ function comparison(root, c) {
   root.append(el("h3", {}, `Kernels that changed: ${count(changed.length)} of ${count(c.pairs.length)}`));
   if (!changed.length) return;
   root.append(table("Kernels that changed; cycles of all their launches", [
-    { title: "kernel", value: (p) => p.names.join(" "), text: (p) => [...new Set(p.names.map((n) => some(n.split("+"), 2)))].join(" → "), head: true },
+    { title: "kernel", value: (p) => p.names.join(" "), text: (p) => [...new Set(p.names.map((n) => n.split("+").join(" + ")))].join(" → "), head: true },
     { title: "before", value: (p) => p.before, text: (p) => count(p.before), num: true },
     { title: "now", value: (p) => p.after, text: (p) => count(p.after), num: true },
     { title: "difference", value: (p) => p.after - p.before, text: (p) => (p.after > p.before ? "+" : "") + count(p.after - p.before), num: true },

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from spyrec.ir.errors import SpyrecError
+from spyrec.passes.manager import Registry
 from spyrec.sweep.settings import Settings, Unknown, Value, full_name, names, read_value
+from spyrec.workbench.plugins import known_passes
 
 Axis = tuple[Settings, ...]
 """Settings of which a point has one; most axes set one name, those of a file of points several."""
@@ -22,16 +24,18 @@ MODEL = "model"
 
 
 class Refusals:
-    """What is wrong with what was asked for, gathered so that it can be told at once."""
+    """What is wrong with what was asked for, gathered so that it can be told at once. ``known``:
+    the passes that a pipeline may have, None for those that are installed."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: Registry | None = None) -> None:
+        self.known = known_passes() if known is None else known
         self.said: list[str] = []
         self.unknown = False
 
     def read(self, name: str, text: str, where: str = "") -> Value | None:
         """The value, None when it is refused."""
         try:
-            return read_value(full_name(name), text)
+            return read_value(full_name(name), text, self.known)
         except ValueError as error:
             self.unknown |= isinstance(error, Unknown)
             self.say(f"{where}{error}")

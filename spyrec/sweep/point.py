@@ -13,12 +13,14 @@ from typing import Any
 
 from spyrec import __version__, api
 from spyrec.cache_key import LIBRARIES, source_digest
-from spyrec.driver import VARIABLE, chosen_passes
+from spyrec.driver import JOINT, VARIABLE
 from spyrec.ir.core import Module
 from spyrec.ir.errors import SpyrecError
 from spyrec.ir.parser import parse_module
 from spyrec.ir.printer import print_module
-from spyrec.passes.pipeline_text import print_pipeline
+from spyrec.passes.manager import Registry
+from spyrec.passes.pipeline import PLANNERS
+from spyrec.passes.pipeline_text import parse_pipeline, print_pipeline
 from spyrec.report import KernelRow
 from spyrec.sim.device import load_device
 from spyrec.sim.device_values import changed, device_of, value_at, values_of
@@ -26,6 +28,7 @@ from spyrec.sim.errors import SimError
 from spyrec.sweep.grid import MODEL, described
 from spyrec.sweep.settings import BIND, DEFAULTS, Settings, Value
 from spyrec.versions import versions
+from spyrec.workbench.plugins import PassFile, Place, known_passes, pipeline_of
 
 MODULES_KEPT = 2  # in a process: points of one model come one after the other
 
@@ -68,11 +71,24 @@ def digest_of(module: Module) -> str:
 
 
 @dataclass(frozen=True)
+class Own:
+    """Passes of the user's: the files they are in, and what goes before and after which pass."""
+
+    files: tuple[PassFile, ...] = ()
+    before: tuple[Place, ...] = ()
+    after: tuple[Place, ...] = ()
+
+
+NOTHING = Own()
+
+
+@dataclass(frozen=True)
 class Task:
-    """A point as it is measured. ``id``: a digest of model, machine and options, the same however
-    they were spelt. ``device``: the values of its file. ``budget``: nominal seconds, None for what
-    suits the model. ``lasting``: measuring it again with the same compiler gives the same; a pass
-    of somebody else may have changed."""
+    """A point as it is measured. ``id``: a digest of model, machine, options and files of passes,
+    the same however they were spelt. ``device``: the values of its file. ``passes``: text of those
+    that are not the planner's. ``budget``: nominal seconds, None for what suits the model.
+    ``lasting``: measuring it again with the same compiler gives the same; a pass of somebody else
+    may have changed. ``files``: where those passes are that the pipeline has of the user's."""
 
     id: str
     label: str
@@ -83,6 +99,7 @@ class Task:
     numerics: str
     budget: float | None
     lasting: bool
+    files: tuple[PassFile, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -137,7 +154,7 @@ def compiler() -> str | None:
     return _digest(parts)
 
 
-def task_of(settings: Settings, source: Source) -> Task:
+def task_of(settings: Settings, source: Source, own: Own = NOTHING) -> Task:
     """SpyrecError, SimError or OSError when an option is wrong."""
     told = {**DEFAULTS, **settings}
     numbers = {
@@ -147,10 +164,17 @@ def task_of(settings: Settings, source: Source) -> Task:
     device = changed(values_of(load_device(str(told["device"]))), numbers)
     planner, passes = str(told["planner"]), str(told["passes"])
     pipeline, lasting = "", True
-    if passes:
-        made = chosen_passes(passes, planner)
-        pipeline = print_pipeline(made)
-        lasting = all(type(p).__module__.startswith("spyrec.") for p in made)
+    files: tuple[PassFile, ...] = ()
+    if passes or own.before or own.after:
+        if passes and planner != JOINT:
+            raise SpyrecError(f"a pipeline and planner {planner} are given; leave one of them out")
+        made = pipeline_of(
+            passes or None, _known(own.files), own.before, own.after, base=PLANNERS[planner]
+        )
+        pipeline, planner = print_pipeline(made), JOINT
+        foreign = {m for p in made if not (m := type(p).__module__).startswith("spyrec.")}
+        files = tuple(f for f in own.files if f.module in foreign)
+        lasting = foreign <= {f.module for f in files if f.complete}
     said = told["plan-budget"]
     if said == "":
         said = os.environ.get(VARIABLE, "")
@@ -158,11 +182,19 @@ def task_of(settings: Settings, source: Source) -> Task:
         budget = None if said == "" else float(said)
     except ValueError:
         raise SpyrecError(f"{VARIABLE}: {said!r} is no number of seconds") from None
-    about = source.digest, device, planner, pipeline, told["numerics"], budget
-    return Task(
-        _digest(about)[:16], described(settings), source.digest, device, planner, passes,
-        str(told["numerics"]), budget, lasting,
+    about = (
+        source.digest, device, planner, pipeline, told["numerics"], budget,
+        *(hashlib.sha256(file.content).hexdigest() for file in files),
     )  # fmt: skip
+    return Task(
+        _digest(about)[:16], described(settings), source.digest, device, planner, pipeline,
+        str(told["numerics"]), budget, lasting, files,
+    )  # fmt: skip
+
+
+@lru_cache(1)
+def _known(files: tuple[PassFile, ...]) -> Registry:
+    return known_passes(files)
 
 
 def shown(settings: Settings, task: Task, names: list[str]) -> dict[str, Value | None]:
@@ -184,7 +216,8 @@ def measure(task: Task, source: Source) -> Outcome:
             raise SpyrecError(f"{VARIABLE} is set where this point ran, not where it was asked for")
         program = api.compile(
             _module(source), device=device_of(task.device, "device"), planner=task.planner,
-            numerics=task.numerics, passes=task.passes or None, plan_budget=task.budget,  # type: ignore[arg-type]
+            numerics=task.numerics, plan_budget=task.budget,  # type: ignore[arg-type]
+            passes=parse_pipeline(task.passes, _known(task.files)) if task.passes else None,
         )
         figures = _figures(api.simulate(program, timing_only=True), len(program.code.kernels))
     except (SpyrecError, SimError) as error:

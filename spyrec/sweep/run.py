@@ -13,7 +13,17 @@ from spyrec.sim.errors import SimError
 from spyrec.sweep.grid import MODEL, swept
 from spyrec.sweep.journal import Journal
 from spyrec.sweep.local import Outcomes, Sources
-from spyrec.sweep.point import FIGURES, Outcome, Source, Task, import_source, shown, task_of
+from spyrec.sweep.point import (
+    FIGURES,
+    NOTHING,
+    Outcome,
+    Own,
+    Source,
+    Task,
+    import_source,
+    shown,
+    task_of,
+)
 from spyrec.sweep.settings import BIND, Settings
 from spyrec.sweep.tables import Row
 
@@ -30,9 +40,12 @@ class Sweep:
     sources: Sources
 
 
-def prepare(points: Sequence[Settings], const: Mapping[str, Any], progress: Progress) -> Sweep:
+def prepare(
+    points: Sequence[Settings], const: Mapping[str, Any], progress: Progress, own: Own = NOTHING
+) -> Sweep:
     """Import every model with every binding of its dimensions, which takes its time for large ones.
-    SpyrecError tells all that cannot be imported or has a wrong option."""
+    ``own``: passes of the user's. SpyrecError tells all that cannot be imported or has a wrong
+    option."""
     found: dict[Any, Source | None] = {}
     tasks: list[Task] = []
     problems: dict[str, None] = {}
@@ -46,7 +59,7 @@ def prepare(points: Sequence[Settings], const: Mapping[str, Any], progress: Prog
                 found[key] = import_source(str(point[MODEL]), bind, const)
             source = found[key]
             if source is not None:
-                tasks.append(task_of(point, source))
+                tasks.append(task_of(point, source, own))
         except (SpyrecError, SimError, OSError) as error:
             problems[str(error)] = None
     if problems:

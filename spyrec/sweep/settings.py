@@ -9,12 +9,13 @@ from functools import cache
 from spyrec.api import NUMERICS
 from spyrec.driver import JOINT
 from spyrec.ir.errors import SpyrecError
-from spyrec.passes.pipeline import PLANNERS, registry
-from spyrec.passes.pipeline_text import parse_pipeline
+from spyrec.passes.manager import Registry
+from spyrec.passes.pipeline import PLANNERS
 from spyrec.sim.device import load_device
 from spyrec.sim.device_file import Whole
 from spyrec.sim.device_values import parameters
 from spyrec.sim.errors import SimError
+from spyrec.workbench.plugins import pipeline_of
 
 Value = int | float | str
 Settings = Mapping[str, Value]
@@ -34,7 +35,7 @@ MOST_DIGITS = 18
 
 
 class Unknown(ValueError):
-    """There is no such name."""
+    """There is no such name, nor one like it."""
 
 
 def full_name(name: str) -> str:
@@ -50,25 +51,28 @@ def names() -> dict[str, Whole | None]:
     return {**dict.fromkeys(DEFAULTS), **of_card}
 
 
-def read_value(name: str, text: str) -> Value:
-    """What a full name is set to. Unknown when there is no such name; ValueError with a sentence,
-    ``cores.count=99: expected a whole number from 1 to 63 (cores)``, when it cannot be that."""
+def read_value(name: str, text: str, known: Registry) -> Value:
+    """What a full name is set to; ``known``: the passes that a pipeline may have.
+
+    Unknown when there is no such name; ValueError with a sentence, ``cores.count=99: expected a
+    whole number from 1 to 63 (cores)``, when it cannot be that."""
     if name.startswith(BIND) and name != BIND:
         return _whole(name, text, None)
     if name not in names():
-        near = get_close_matches(name, [*names(), *SHORT], 1)
-        raise Unknown(f"{name} cannot be set{f'; did you mean {near[0]}?' if near else ''}")
+        if near := get_close_matches(name, [*names(), *SHORT], 1):
+            raise ValueError(f"{name} cannot be set; did you mean {near[0]}?")
+        raise Unknown(f"{name} cannot be set")
     rule = names()[name]
     if rule is not None:
         return _whole(name, text, rule)
     if name == "plan-budget":
         return _seconds(text)
-    known = {"planner": tuple(PLANNERS), "numerics": NUMERICS}.get(name)
-    if known is not None and text not in known:
-        raise ValueError(f"{name}={text}: expected {' or '.join(known)}")
+    words = {"planner": tuple(PLANNERS), "numerics": NUMERICS}.get(name)
+    if words is not None and text not in words:
+        raise ValueError(f"{name}={text}: expected {' or '.join(words)}")
     try:
         if name == "passes":
-            parse_pipeline(text, registry())
+            pipeline_of(text, known)
         elif name == "device":
             load_device(text)
     except (SpyrecError, SimError) as error:

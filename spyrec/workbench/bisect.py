@@ -91,17 +91,17 @@ class Bisection:
         return None
 
     def _differs(self, road: Road, inputs: Mapping[str, Array]) -> Finding | None:
-        want = interpreted(road.states[0].module, inputs)
+        want, _ = interpreted(road.states[0].module, inputs)
         count = len(road.states) + (road.program is not None)
 
         def wrong(i: int) -> str | None:
             """What is wrong with the results after state ``i``."""
             self.progress("interpreter", i, count)
             state = road.states[min(i, len(road.states) - 1)]
-            limit = self._allowed(state)
+            limit, misread = self._allowed(state), ""
             try:
                 if i < len(road.states):
-                    got = interpreted(state.module, inputs)
+                    got, misread = interpreted(state.module, inputs, limit)
                 else:
                     assert road.program is not None
                     got = simulated(road.program, self.target, inputs)
@@ -109,7 +109,7 @@ class Bisection:
             except Exception as error:  # what a pass made cannot be run at all
                 return f"{type(error).__name__}: {error}"
             if off <= limit:
-                return None
+                return misread or None
             return f"the error of output {name} is {off:.3g}, allowed is {limit:.3g}"
 
         good, bad = 0, 0

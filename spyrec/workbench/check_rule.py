@@ -41,14 +41,16 @@ class Counterexample:
 
 @dataclass(frozen=True)
 class Verdict:
-    """``checked``: instances that were run; ``worst``: the largest error of an output (for exact
-    rules 0 or infinity); ``wrong``: what shows that it is not kept, "" when it is."""
+    """``checked``: instances that were run, nothing is known where there were none; ``worst``: the
+    largest error of an output (for exact rules 0 or infinity); ``wrong``: what shows that it is not
+    kept, "" when nothing does; ``unmatched``: examples that do not have the rule's pattern."""
 
     rule: Rule
     checked: int
     worst: float
     wrong: str = ""
     example: Counterexample | None = None
+    unmatched: int = 0
 
 
 def allowed(rule: Rule) -> float:
@@ -65,12 +67,18 @@ def check(
     so many inputs. An exact rule is tried with zeros of both signs, infinities and NaN and must
     give the same bits; the others with numbers of common size, in 64 bits."""
     worst, checked = 0.0, 0
+    unmatched: set[int] = set()
     for number, module in enumerate(_modules(rule, count, seed, examples)):
         try:
-            error, example = _tried(rule, module, seed + number)
+            tried = _tried(rule, module, seed + number)
         except SpyrecError as fault:
             example = Counterexample(module, {}, {}, {})
-            return Verdict(rule, checked, float("inf"), str(fault), example)
+            told = str(fault).removeprefix(f"rule {rule.name}: ")
+            return Verdict(rule, checked, float("inf"), told, example)
+        if tried is None:
+            unmatched.add(number % len(examples))
+            continue
+        error, example = tried
         checked += 1
         worst = max(worst, error)
         limit = _limit(rule, module)
@@ -79,10 +87,7 @@ def check(
             if rule.exactness == "exact":
                 told = "the bits differ"
             return Verdict(rule, checked, worst, told, _smaller(rule, example, seed + number))
-    if not checked:
-        what = "no instance was found" if isinstance(rule, PatternRule) else "no example was given"
-        return Verdict(rule, 0, 0.0, f"{what}, so nothing is known of it")
-    return Verdict(rule, checked, worst)
+    return Verdict(rule, checked, worst, unmatched=len(unmatched))
 
 
 def _limit(rule: Rule, module: Module) -> float:
@@ -105,12 +110,13 @@ def _modules(
         yield examples[i % len(examples)]
 
 
-def _tried(rule: Rule, module: Module, seed: int) -> tuple[float, Counterexample]:
-    """The error of one module; SpyrecError when the rule does not apply, or breaks it."""
+def _tried(rule: Rule, module: Module, seed: int) -> tuple[float, Counterexample] | None:
+    """The error of one module; None when the rule does not apply. SpyrecError when it breaks the
+    module."""
     used: Counter[str] = Counter()
     after = apply_rules(module, (rule,), used)
     if not used:
-        raise SpyrecError("the rule does not apply to the example")
+        return None
     inputs = {
         v.name: numbers(
             v.type.static_shape, v.type.dtype, seed + i, special=rule.exactness == "exact"
@@ -141,14 +147,17 @@ def _smaller(rule: Rule, example: Counterexample, seed: int) -> Counterexample:
 
     def shows(module: Module) -> bool:
         try:
-            return _tried(rule, module, seed)[0] > _limit(rule, module)
+            tried = _tried(rule, module, seed)
         except SpyrecError:
             return False
+        return tried is not None and tried[0] > _limit(rule, module)
 
     if not shows(example.module):
         return example
     module = Reduction(shows, most=TRIES, steps=(smaller_sizes,)).run(example.module)
-    return _tried(rule, module, seed)[1]
+    tried = _tried(rule, module, seed)
+    assert tried is not None
+    return tried[1]
 
 
 def text_of(example: Counterexample) -> Iterator[str]:

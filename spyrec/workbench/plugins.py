@@ -2,112 +2,165 @@
 
 from __future__ import annotations
 
-import importlib.util
-import inspect
+import ast
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
+from spyrec.cache_key import LIBRARIES
 from spyrec.ir.core import Module
 from spyrec.ir.errors import PassError
-from spyrec.passes.manager import Pass, Pipeline, Registry, Target, insert_after, insert_before
+from spyrec.passes.manager import (
+    Pass,
+    Pipeline,
+    Registry,
+    Target,
+    insert_after,
+    insert_before,
+    no_such,
+)
+from spyrec.passes.pattern import PatternRule
 from spyrec.passes.pattern_text import parse_rules
 from spyrec.passes.pipeline import PIPELINE, registry
 from spyrec.passes.pipeline_text import parse_pipeline, print_pipeline
+from spyrec.passes.registry import is_pass
 from spyrec.passes.rule import apply_rules
 
 RULES = ".rules"
 """How the name of a file of declared rules ends."""
+LOADED = "spyrec_loaded_"
+"""How the names of modules that are made of files begin."""
 USUAL = "usual"
 """A pipeline's text that stands for the usual one."""
 Place = tuple[str, str]
 """The name of a pass, and the text of what goes beside it."""
 
 
-def known_passes(files: Iterable[str | Path] = ()) -> Registry:
+@dataclass(frozen=True)
+class PassFile:
+    """A file of passes or rules as it was read, so that all who use it run the same."""
+
+    path: str
+    content: bytes
+
+    @property
+    def rules(self) -> bool:
+        return Path(self.path).suffix == RULES
+
+    @property
+    def module(self) -> str:
+        """The name of the module that its passes are of."""
+        return f"{LOADED}{Path(self.path).stem}"
+
+    @property
+    def complete(self) -> bool:
+        """Whether its passes are all in it: it imports nothing but spyrec, what that computes with
+        and the standard library."""
+        if self.rules:
+            return True
+        used: set[str] = set()
+        for node in ast.walk(ast.parse(self.content)):
+            if isinstance(node, ast.Import):
+                used.update(alias.name.partition(".")[0] for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                used.add((node.module or "").partition(".")[0])
+        return used <= {"spyrec", *LIBRARIES, *sys.stdlib_module_names}
+
+
+def read_file(path: str | Path) -> PassFile:
+    """PassError when there is no such file; OSError."""
+    if not Path(path).is_file():
+        raise PassError(f"{path}: there is no such file of passes or rules")
+    return PassFile(str(path), Path(path).read_bytes())
+
+
+def known_passes(files: Iterable[str | Path | PassFile] = ()) -> Registry:
     """All passes by name: those that ship, those of installed distributions, those of ``files``,
     which come before installed ones of the same name.
 
     PassError when a file does not load, defines no pass, or takes a name that is in use.
     """
     found = dict(registry())
-    for path in files:
-        for name, made in load_file(path).items():
-            if getattr(found.get(name), "__module__", "").startswith("spyrec."):
-                raise PassError(f"{path}: the pass {name} exists already; give it another name")
+    for given in files:
+        file = given if isinstance(given, PassFile) else read_file(given)
+        for name, made in passes_of(file).items():
+            here = found.get(name)
+            if is_pass(here) and here.__module__.startswith("spyrec."):
+                raise PassError(
+                    f"{file.path}: the pass {name} exists already; give it another name"
+                )
             found[name] = made
     return found
 
 
-def load_file(path: str | Path) -> dict[str, type[Pass]]:
+def passes_of(file: PassFile) -> dict[str, type[Pass]]:
     """The passes that a Python file defines, by name: its classes with ``name``, ``summary`` and
     ``run``. The file's code is run. A file of declared rules (``.rules``) is one pass of its name.
     PassError when that fails or there are none."""
-    if Path(path).suffix == RULES:
-        return rules_pass(Path(path))
-    module = import_file(Path(path))
+    if file.rules:
+        return _rules_pass(file)
+    module = module_of(file)
     found: dict[str, type[Pass]] = {}
     for made in _classes(module):
         name = str(made.name)
         if name in found:
-            raise PassError(f"{path}: two passes are called {name}")
+            raise PassError(f"{file.path}: two passes are called {name}")
         found[name] = made
     if not found:
         raise PassError(
-            f"{path} defines no pass: a class with a name, a summary (both class variables) and "
-            "a method run(module, target); docs/writing-a-pass.md shows one"
+            f"{file.path} defines no pass: a class with a name, a summary (both class variables) "
+            "and a method run(module, target); docs/writing-a-pass.md shows one"
         )
     return found
 
 
-def rules_pass(path: Path) -> dict[str, type[Pass]]:
-    """The pass that applies the declared rules of a file until none applies any more."""
-    if not path.is_file():
-        raise PassError(f"{path}: there is no such file of rules")
+def rules_of(file: PassFile) -> tuple[PatternRule, ...]:
+    """The declared rules of a file. PassError when it is faulty."""
     try:
-        rules = parse_rules(path.read_text("utf-8"))
+        return parse_rules(file.content.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise PassError(f"{path} is not UTF-8 text: {error}") from None
+        raise PassError(f"{file.path} is not UTF-8 text: {error}") from None
     except PassError as error:
-        raise PassError(f"{path}: {error}") from None
+        raise PassError(f"{file.path}: {error}") from None
+
+
+def _rules_pass(file: PassFile) -> dict[str, type[Pass]]:
+    """The pass that applies the declared rules of a file until none applies any more."""
+    rules = rules_of(file)
 
     @dataclass(frozen=True)
     class Rules:
-        name: ClassVar[str] = path.stem.replace("_", "-")
+        name: ClassVar[str] = Path(file.path).stem.replace("_", "-")
         summary: ClassVar[str] = f"Applies {', '.join(r.name for r in rules)}."
 
         def run(self, module: Module, target: Target) -> Module:
             return apply_rules(module, rules)
 
+    Rules.__module__ = file.module  # whose pass it is
     return {Rules.name: Rules}
 
 
 def _classes(module: ModuleType) -> Iterator[type[Pass]]:
     for made in vars(module).values():
-        if inspect.isclass(made) and made.__module__ == module.__name__:
-            texts = (getattr(made, "name", None), getattr(made, "summary", None))
-            if all(isinstance(t, str) for t in texts) and callable(getattr(made, "run", None)):
-                yield cast("type[Pass]", made)
+        if is_pass(made) and made.__module__ == module.__name__:
+            yield made
 
 
-def import_file(path: Path) -> ModuleType:
+def module_of(file: PassFile) -> ModuleType:
     """The module of a Python file, whose code is run. PassError when that fails."""
-    if not path.is_file():
-        raise PassError(f"{path}: there is no such file of passes")
-    name = f"spyrec_loaded_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise PassError(f"{path} is no Python file; its name must end in .py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up there
+    if Path(file.path).suffix != ".py":
+        raise PassError(f"{file.path} is no Python file; its name must end in .py")
+    module = ModuleType(file.module)
+    module.__file__ = file.path
+    sys.modules[file.module] = module  # dataclasses look their module up there
     try:
-        spec.loader.exec_module(module)
+        exec(compile(file.content, file.path, "exec"), vars(module))
     except Exception as error:
-        del sys.modules[name]
-        raise PassError(f"{path} does not load: {_told(error, path)}") from error
+        del sys.modules[file.module]
+        raise PassError(f"{file.path} does not load: {_told(error, Path(file.path))}") from error
     return module
 
 
@@ -158,5 +211,4 @@ def until(passes: Pipeline, name: str) -> Pipeline:
     for i, step in enumerate(passes):
         if step.name == name:
             return passes[: i + 1]
-    told = ", ".join(dict.fromkeys(p.name for p in passes)) or "none"
-    raise PassError(f"the pipeline has no pass {name}; its passes are: {told}")
+    raise no_such(passes, name)

@@ -20,6 +20,8 @@ from spyrec.sim.check import find_hazards
 from spyrec.sim.isa import Program
 from spyrec.sim.run import run as simulate
 
+from .maps import MapCheck
+
 Array = np.ndarray[Any, Any]
 
 EXACT = 1e-4
@@ -84,9 +86,16 @@ def worst(want: Mapping[str, Array], got: Mapping[str, Array]) -> tuple[str, flo
     return name, errors.get(name, 0.0)
 
 
-def interpreted(module: Module, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Outputs of a module at any stage, the inputs rounded to its own formats."""
-    return interp.run(module, fitted(module, inputs))
+def interpreted(
+    module: Module, inputs: Mapping[str, Array], limit: float | None = None
+) -> tuple[dict[str, Array], str]:
+    """Outputs of a module at any stage, the inputs rounded to its own formats; and, with the
+    ``limit`` of an error, what the maps of its kernels get wrong, "" when nothing."""
+    given = fitted(module, inputs)
+    if limit is None:
+        return interp.run(module, given), ""
+    maps = MapCheck(module, given, limit)
+    return interp.run(module, given, observe=maps.observe), maps.wrong
 
 
 def simulated(program: Program, target: Target, inputs: Mapping[str, Array]) -> dict[str, Array]:

@@ -1,0 +1,87 @@
+"""The rule on what a module says of itself: its attributes, which no op's table describes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+from .core import Module
+from .literals import quote
+from .printer import module_line
+
+WORDS: Mapping[str, type] = MappingProxyType({
+    "stage": str, "device": str, "numerics": str, "cores": int, "laid_out": bool,
+    "one_image": bool, "shared_launches": bool,
+})  # fmt: skip
+"""Attributes that are one word, number or truth value."""
+
+LISTS: Mapping[str, tuple[type, ...]] = MappingProxyType({
+    "warnings": (str,), "absent": (str,), "settled": (str,), "searched": (int,),
+    "host_types": (str, str), "pin_spaces": (str, str), "why_space": (str, str),
+    "pin_sticks": (str, int), "held": (str, int), "hbm": (str, int, int),
+    "state": (str, str, np.ndarray),
+})  # fmt: skip
+"""Attributes that are a tuple: of words or numbers, or of tuples of these kinds."""
+
+SPELT = {str: "string", int: "number", bool: "true or false", np.ndarray: "array"}
+
+
+def module_attributes(module: Module, _stage: str) -> Iterator[tuple[str, str]]:
+    """The line of a module and what is wrong with an attribute of it."""
+    line = module_line(module)
+    for name, kind in WORDS.items():
+        if name in module.attrs and not _is(module.attrs[name], kind):
+            yield line, f"expected its {name} to be a {SPELT[kind]}, got {_brief(module, name)}"
+    for name, kinds in LISTS.items():
+        if name in module.attrs and not is_list(module.attrs[name], kinds):
+            entry = ", ".join(SPELT[kind] for kind in kinds)
+            yield line, (
+                f"expected its {name} to be a tuple of {f'({entry})' if len(kinds) > 1 else entry}"
+                f"{'s' * (len(kinds) == 1)}, got {_brief(module, name)}"
+            )
+    if is_list(module.attrs.get("state", 0), LISTS["state"]):
+        for sentence in _state_problems(module):
+            yield line, sentence
+
+
+def is_list(value: object, kinds: tuple[type, ...]) -> bool:
+    """Whether it is a tuple of what ``LISTS`` says."""
+    if not isinstance(value, tuple):
+        return False
+    entries = value if len(kinds) > 1 else [(entry,) for entry in value]
+    return all(
+        isinstance(entry, tuple) and len(entry) == len(kinds) and all(map(_is, entry, kinds))
+        for entry in entries
+    )
+
+
+def _is(value: object, kind: type) -> bool:
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
+def _state_problems(module: Module) -> Iterator[str]:
+    """Each state is an input, takes the value of an output of its type, and begins with an array of
+    its shape."""
+    inputs = {v.name: v.type for v in module.body.args}
+    outputs = dict(zip(module.output_names, (v.type for v in module.body.results), strict=False))
+    kept = module.attrs["state"]
+    assert isinstance(kept, tuple)
+    for name, new, first in kept:
+        if name not in inputs or new not in outputs:
+            what = f"input {quote(name)}" if name not in inputs else f"output {quote(new)}"
+            yield f"its state {quote(name)} is kept in {quote(new)}, but there is no {what}"
+        elif inputs[name].shape != outputs[new].shape:
+            yield (
+                f"its state {quote(name)} is {inputs[name]}, but its next value, {quote(new)}, is "
+                f"{outputs[new]}"
+            )
+        elif all(isinstance(d, int) for d in inputs[name].shape) and (
+            first.shape != inputs[name].shape
+        ):
+            yield f"its state {quote(name)} of {inputs[name]} begins with shape {first.shape}"
+
+
+def _brief(module: Module, name: str) -> str:
+    return repr(module.attrs[name])[:80]

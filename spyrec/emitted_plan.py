@@ -1,0 +1,60 @@
+"""Whether a plan is one in full, as ``--emit-plan`` writes it: with every decision, why it was
+taken and what was rejected. Pins, which the same format can hold, tell too little of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from spyrec.ir.errors import SpyrecError
+from spyrec.passes.plan import parse_plan
+
+Form = Mapping[str, type]
+
+KERNEL: Form = {"parts": dict, "core_order": list, "tile": dict, "loops": list, "buffers": int,
+                "overlap": str, "why": dict}  # fmt: skip
+WHY: Form = {"parts": dict, "tile": dict}
+REJECTED: Mapping[str, Form] = {
+    "parts": {"parts": dict, "cost_cycles": object}, "tile": {"tile": dict, "loops": list},
+}  # fmt: skip
+TENSOR: Form = {"space": str, "why": dict}
+KINDS: Mapping[type, tuple[type, ...]] = {
+    dict: (Mapping,), list: (list, tuple), int: (int,), str: (str,), object: (object,),
+}  # fmt: skip
+
+
+def check_emitted(plan: Mapping[str, Any]) -> None:
+    """SpyrecError that tells which decisions of a plan are of a wrong kind, else the first thing
+    that it lacks."""
+    parse_plan(dict(plan))
+    lacking = next(_lacking(plan), None)
+    if lacking is not None:
+        raise SpyrecError(
+            f"plan: {lacking} is missing or of another kind; a program is explained by the whole "
+            "file that --emit-plan wrote beside it, not by pins"
+        )
+
+
+def _lacking(plan: Mapping[str, Any]) -> Iterator[str]:
+    yield from _parts("", plan, {"kernels": dict, "tensors": dict})
+    for name, kernel in plan.get("kernels", {}).items():
+        where = f"kernel {name}, "
+        yield from _parts(where, kernel, KERNEL)
+        yield from _parts(f"{where}why, ", kernel["why"], WHY)
+        for what, form in REJECTED.items():
+            others = kernel["why"][what].get("rejected", ())
+            if not isinstance(others, Sequence) or isinstance(others, str):
+                yield f"{where}why, {what}, rejected"
+            for i, other in enumerate(others):
+                yield from _parts(f"{where}why, {what}, rejected {i}, ", other, form)
+    for name, tensor in plan.get("tensors", {}).items():
+        yield from _parts(f"tensor {name}, ", tensor, TENSOR)
+
+
+def _parts(where: str, given: object, form: Form) -> Iterator[str]:
+    if not isinstance(given, Mapping):
+        yield where.removesuffix(", ")
+        return
+    for key, kind in form.items():
+        if key not in given or not isinstance(given[key], KINDS[kind]):
+            yield f"{where}{key}"
