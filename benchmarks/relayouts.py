@@ -231,8 +231,9 @@ def print_line(line: Line) -> None:
     case = line.case
     print(
         f"{case.name:<5} {'x'.join(map(str, case.shape)):<18} {case.nbytes:>9,} "
-        f"{line.bound.segment_bytes:>11,.0f} {line.bound.cycles:>8,.0f} {line.cycles:>8,} "
-        f"{line.ratio:>6.2f} {line.price:>8,.0f} {line.memory:>9,.0f}", flush=True,
+        f"{line.bound.segment_bytes:>11,.0f} {line.bound.cycles:>8,.0f} "
+        f"{line.bound.floor_cycles:>8,.0f} {line.cycles:>8,} {line.ratio:>6.2f} "
+        f"{line.price:>8,.0f} {line.memory:>9,.0f}", flush=True,
     )  # fmt: skip
 
 
@@ -249,6 +250,11 @@ def summary(lines: Sequence[Line], device: DeviceSpec) -> Iterator[str]:
     yield f"tensors above 64 KiB: {near(large)}"
     yield f"of these, bound by the busiest segment and not by a sender: {near(segment)}"
     yield f"more than 64 KiB over the busiest segment: {near(busy)}"
+    missed = [x for x in large if x.ratio > NEAR]
+    never = sum(x.bound.floor_cycles > NEAR * x.bound.cycles for x in missed)
+    yield f"above 64 KiB and not within {NEAR} x the bound: {len(missed)}; no plan can be: {never}"
+    over = sorted(x.cycles / x.bound.floor_cycles for x in large) or [1.0]
+    yield f"above 64 KiB, cycles over the floor: median {over[len(over) // 2]:.2f}"
     if small:
         yield f"all {len(small)} others: {max(device.us(x.cycles) for x in small):.2f} us at most"
     logs = [log(x.price / x.cycles) for x in moving]
@@ -285,8 +291,8 @@ def main() -> None:
     cases = [*patterns(), *(patterns(True) if options.far else ())]
     cases += map(random_case, range(options.random))
     print(
-        f"{'case':<5} {'shape':<18} {'bytes':>9} {'segment':>11} {'bound':>8} {'cycles':>8} "
-        f"{'ratio':>6} {'price':>8} {'memory':>9}"
+        f"{'case':<5} {'shape':<18} {'bytes':>9} {'segment':>11} {'bound':>8} {'floor':>8} "
+        f"{'cycles':>8} {'ratio':>6} {'price':>8} {'memory':>9}"
     )
     lines = []
     for case in cases:

@@ -27,6 +27,22 @@ of a set hold must leave these: bytes / cores of the set. (Sets tried: the holde
 
 Neither set-up, hops nor what a sender takes for each run are in the bound. Bytes are those of whole
 sticks. Nothing here is taken from the code that plans exchanges.
+
+*Floor.* A second bound, in core cycles, takes those in, and what stays on its core. Segments,
+senders and vector units are busy for some cycles each, and no exchange is done before any of them:
+for all weights, of all together 1, it takes at least the weighted sum of
+
+* what is fixed: a sender loses a set-up and a run, a segment these and a hop before its first byte
+  and after its last, a vector unit the start of an instruction;
+* bytes of each atom * (the lightest set of segments that reaches its receivers + the lightest
+  sender among its holders, each at the rate of a segment);
+* bytes that a core holds and wants and nobody lacks * the lightest of: its vector unit at the rate
+  of copies, its sender, a segment into it. They come to another buffer, and in no other way. (What
+  somebody lacks a multicast may bring to its sender too, at no cost.)
+
+Its weights are found likewise. Where the floor is above what is asked of an exchange, no plan on
+this machine brings it there. Not in it: more than one set-up of a sender, which relays could take
+off it.
 """
 
 from __future__ import annotations
@@ -35,10 +51,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from spyrec.sim.device import DeviceSpec
 
 Box = tuple[tuple[int, int], ...]
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 Atoms = dict[tuple[int, int], int]
 """(Cores that hold it, cores that want it and do not hold it), as masks -> bytes."""
 
@@ -49,11 +68,13 @@ STEPS = 300  # of multiplicative weights
 @dataclass(frozen=True)
 class Bound:
     """Bytes over the busiest directed segment and out of the busiest core, at least, and the core
-    cycles in which the slower of them passes at the full rate of a segment."""
+    cycles in which the slower of them passes at the full rate of a segment. ``floor_cycles``: with
+    all that the machine takes beside bytes."""
 
     segment_bytes: float
     port_bytes: float
     cycles: float
+    floor_cycles: float
 
 
 def ring_bound(
@@ -61,19 +82,23 @@ def ring_bound(
 ) -> Bound:
     """The bound for a tensor of ``element_bytes`` whose sticks run along dimension ``stick``;
     ``source[c]`` and ``dest[c]``: what core c holds before and after, empty boxes for nothing."""
-    atoms = atoms_of(source, dest, stick, element_bytes)
-    segment = _segment_bytes(atoms, device.cores.count + 1)
+    atoms, stays = atoms_of(source, dest, stick, element_bytes)
+    if not atoms:
+        return Bound(0.0, 0.0, 0.0, 0.0)
+    stops, ring = device.cores.count + 1, device.ring
+    lightest = _Lightest.of(atoms, stops)
+    segment = _segment_bytes(lightest)
     port = _port_bytes(atoms)
-    ring = device.ring
     cycles = max(segment, port) / ring.bytes_per_cycle * device.clock_mhz / ring.clock_mhz
-    return Bound(segment, port, cycles)
+    floor = max(cycles, _floor_cycles(atoms, stays, lightest, device))
+    return Bound(segment, port, cycles, floor)
 
 
 def atoms_of(
     source: Sequence[Box], dest: Sequence[Box], stick: int, element_bytes: int
-) -> Atoms:
-    """The bytes that must move, by who holds and who lacks them: all boxes' borders cut the tensor
-    into cells."""
+) -> tuple[Atoms, dict[int, int]]:
+    """The bytes that must move, by who holds and who lacks them, and those that each core holds and
+    wants and nobody lacks: all boxes' borders cut the tensor into cells."""
     boxes = [b for b in (*source, *dest) if all(n for _, n in b)]
     rank = len(boxes[0]) if boxes else 0
     ends = [sorted({e for b in boxes for e in (b[d][0], sum(b[d]))}) for d in range(rank)]
@@ -92,12 +117,17 @@ def atoms_of(
         sizes = -(-sizes // GROUP) * GROUP if d == stick else sizes
         nbytes *= sizes.reshape([-1 if i == d else 1 for i in range(rank)])
     atoms: Atoms = {}
+    stays: dict[int, int] = {}
     for hold, want, n in zip(holds.flat, wants.flat, nbytes.flat, strict=True):
         key = int(hold), int(want) & ~int(hold)
         if key[1]:
             assert key[0], "somebody wants what nobody holds"
             atoms[key] = atoms.get(key, 0) + int(n)
-    return atoms
+            continue
+        for core in range(len(dest)):
+            if int(want) >> core & 1:
+                stays[core] = stays.get(core, 0) + int(n)
+    return atoms, stays
 
 
 def _port_bytes(atoms: Atoms) -> float:
@@ -136,35 +166,95 @@ def _arcs(atoms: Atoms, stops: int) -> list[_Arc]:
     return [_Arc(nbytes, *key) for key, nbytes in arcs.items()]
 
 
-def _segment_bytes(atoms: Atoms, stops: int) -> float:
-    """Segment s of a direction lies between stop s and s + 1; upwards first."""
-    arcs = _arcs(atoms, stops)
-    if not arcs:
-        return 0.0
-    most = max(len(arc.choices) for arc in arcs)
-    padded = np.array([
-        [*arc.choices, *[arc.choices[-1]] * (most - len(arc.choices))] for arc in arcs
-    ])  # fmt: skip
-    ups, downs = padded[:, :, 0], padded[:, :, 1]
-    nbytes = np.array([arc.nbytes for arc in arcs], float)
-    low, high = (np.array([getattr(arc, end) for arc in arcs]) for end in ("low", "high"))
-    rows, hops = np.arange(len(arcs)), np.arange(stops)
-    up_way = (low[:, None] + hops) % stops  # segments in the order in which an arc passes them
-    down_way = (high[:, None] - 1 - hops) % stops
-    pressure = np.zeros((2, stops))
+@dataclass(frozen=True)
+class _Lightest:
+    """The sets of segments to choose from for all arcs. [arc, choice]: hops ``ups`` and ``downs``;
+    [arc, hop]: segments in the order in which an arc passes them upwards and downwards, where
+    segment s of a direction lies between stop s and s + 1."""
+
+    stops: int
+    nbytes: Floats
+    ups: Ints
+    downs: Ints
+    up_way: Ints
+    down_way: Ints
+
+    @staticmethod
+    def of(atoms: Atoms, stops: int) -> _Lightest:
+        arcs = _arcs(atoms, stops)
+        most = max(len(arc.choices) for arc in arcs)
+        padded = np.array([
+            [*arc.choices, *[arc.choices[-1]] * (most - len(arc.choices))] for arc in arcs
+        ])  # fmt: skip
+        low, high = (np.array([getattr(arc, end) for arc in arcs]) for end in ("low", "high"))
+        hops = np.arange(stops)
+        return _Lightest(
+            stops, np.array([arc.nbytes for arc in arcs], float), padded[:, :, 0],
+            padded[:, :, 1], (low[:, None] + hops) % stops, (high[:, None] - 1 - hops) % stops,
+        )
+
+    def under(self, weights: Floats) -> tuple[float, Floats]:
+        """Bytes times weight of the lightest sets, and the bytes that they bring over each segment;
+        ``weights`` [direction, segment], upwards first."""
+        rows, hops = np.arange(len(self.nbytes)), np.arange(self.stops)
+        zero = np.zeros((len(rows), 1))
+        up = np.hstack([zero, np.cumsum(weights[0][self.up_way], axis=1)])
+        down = np.hstack([zero, np.cumsum(weights[1][self.down_way], axis=1)])
+        costs = up[rows[:, None], self.ups] + down[rows[:, None], self.downs]
+        chosen = costs.argmin(axis=1)
+        loads = np.zeros((2, self.stops))
+        for lane, way, far in ((0, self.up_way, self.ups), (1, self.down_way, self.downs)):
+            passed = hops < far[rows, chosen][:, None]
+            nbytes = np.broadcast_to(self.nbytes[:, None], way.shape)
+            np.add.at(loads[lane], way[passed], nbytes[passed])
+        return float(self.nbytes @ costs[rows, chosen]), loads
+
+
+def _segment_bytes(lightest: _Lightest) -> float:
+    pressure = np.zeros((2, lightest.stops))
+    best = 0.0
+    for step in range(STEPS):
+        weights = np.exp(pressure - pressure.max())
+        bound, loads = lightest.under(weights / weights.sum())
+        best = max(best, bound)
+        pressure += 3.0 / (1 + step) ** 0.5 * loads / loads.max()
+    return best
+
+
+def _floor_cycles(
+    atoms: Atoms, stays: dict[int, int], lightest: _Lightest, device: DeviceSpec
+) -> float:
+    cores, stops, ring, sfp = device.cores.count, lightest.stops, device.ring, device.sfp
+    to_core = device.clock_mhz / ring.clock_mhz
+    rate, core = ring.bytes_per_cycle / to_core, np.arange(cores)
+    holders = {hold: 0 for hold, _ in atoms}
+    for (hold, _), n in atoms.items():
+        holders[hold] += n
+    may = np.array([[hold >> c & 1 for c in range(cores)] for hold in holders], bool)
+    held = np.array([*holders.values()], float) / rate
+    kept = np.array([stays.get(c, 0) for c in range(cores)], float)
+    senders, vectors = slice(2 * stops, 2 * stops + cores), slice(2 * stops + cores, None)
+    fixed = np.full(2 * stops + 2 * cores, float(ring.start_cycles + ring.run_cycles))
+    fixed[: 2 * stops] += ring.hop_cycles * to_core
+    fixed[vectors] = sfp.start_cycles if stays else 0
+    # of what stays on a core, the cycles a byte takes of its vector unit, its sender, a segment
+    takes = np.array([1 / sfp.shuffle_bytes_per_cycle, *[1 / rate] * 3])
+    there = np.stack([vectors.start + core, senders.start + core, (core - 1) % stops, stops + core])
+    pressure = np.zeros(len(fixed))
     best = 0.0
     for step in range(STEPS):
         weights = np.exp(pressure - pressure.max())
         weights /= weights.sum()
-        zero = np.zeros((len(arcs), 1))
-        up_cost = np.hstack([zero, np.cumsum(weights[0][up_way], axis=1)])
-        down_cost = np.hstack([zero, np.cumsum(weights[1][down_way], axis=1)])
-        costs = up_cost[rows[:, None], ups] + down_cost[rows[:, None], downs]
-        chosen = costs.argmin(axis=1)
-        best = max(best, float(nbytes @ costs[rows, chosen]))
-        loads = np.zeros((2, stops))
-        for lane, way, far in ((0, up_way, ups), (1, down_way, downs)):
-            passed = hops < far[rows, chosen][:, None]
-            np.add.at(loads[lane], way[passed], np.broadcast_to(nbytes[:, None], way.shape)[passed])
-        pressure += 3.0 / (1 + step) ** 0.5 * loads / loads.max()
+        moved, loads = lightest.under(weights[: 2 * stops].reshape(2, stops))
+        costs = np.where(may, weights[senders], np.inf)
+        sender = costs.argmin(axis=1)
+        keep = takes[:, None] * weights[there]
+        how = keep.argmin(axis=0)
+        cheapest = float(held @ costs.min(axis=1)) + float(kept @ keep.min(axis=0))
+        best = max(best, moved / rate + cheapest + float(fixed @ weights))
+        busy = np.concatenate([loads.reshape(-1) / rate, np.zeros(2 * cores)])
+        np.add.at(busy, senders.start + sender, held)
+        np.add.at(busy, there[how, core], kept * takes[how])
+        busy += fixed
+        pressure += 3.0 / (1 + step) ** 0.5 * busy / busy.max()
     return best

@@ -23,7 +23,7 @@ from spyrec.sim.device import DeviceSpec
 from .homes import Boxes
 from .kernel import Box
 from .ring_schedule import sender_cycles
-from .ring_ways import Fragment, hops_of
+from .ring_ways import Fragment, bits, hops_of
 from .runs import STICK
 from .sends import Ends, Send, Sizes
 
@@ -173,7 +173,7 @@ def gathered(sends: Sequence[Send], around: Around) -> list[Group] | None:
     if not sends:
         return None
     plain = [
-        around.group(s.core, s.box, [(c, s.box) for c in _bits(s.cores)]) for s in sends
+        around.group(s.core, s.box, [(c, s.box) for c in bits(s.cores)]) for s in sends
     ]
     starts = [plain]
     by_core: dict[int, list[Part]] = {}
@@ -196,10 +196,6 @@ def gathered(sends: Sequence[Send], around: Around) -> list[Group] | None:
             if best is None or most < best[0]:
                 best = most, groups
     return best[1] if best and best[0] < WORTH * before else None
-
-
-def _bits(mask: int) -> list[int]:
-    return [c for c in range(mask.bit_length()) if mask >> c & 1]
 
 
 PIECES_MOST = 400  # of what one core sends
@@ -239,7 +235,7 @@ class _Gathering:
             while core not in asked:
                 gains[core], asked[core] = self._best(core)
                 core = max(gains, key=lambda c: (gains[c], -c))
-            if not gains[core] > GAIN * float(_weighed(self.total)):
+            if not gains[core] > GAIN * float(weighed(self.total)):
                 return [*self.groups.values()]
             self._take(core, asked[core])
             gains[core] = self._best(core)[0]
@@ -250,9 +246,9 @@ class _Gathering:
         if not steps:
             return 0.0, (-1, -1)
         changes = np.array([change for _, change in steps.values()])
-        after = _weighed(self.total + changes)
+        after = weighed(self.total + changes)
         at = int(after.argmin())
-        return float(_weighed(self.total) - after[at]), [*steps][at]
+        return float(weighed(self.total) - after[at]), [*steps][at]
 
     def _take(self, core: int, pair: tuple[int, int]) -> None:
         made, change = self.steps[core][pair]
@@ -286,7 +282,7 @@ class _Gathering:
                 steps[min(i, j), max(i, j)] = made, change / scale
 
 
-def _weighed(times: Cycles) -> Cycles:
+def weighed(times: Cycles) -> Cycles:
     """The sum of eighth powers."""
     for _ in range(3):
         times = times * times

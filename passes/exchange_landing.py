@@ -11,7 +11,8 @@ from spyrec.ir.exchange import intersect
 
 from .exchange_beside import Around, Group, Part, gathered
 from .kernel import Box
-from .ring_schedule import Schedule, schedule
+from .ring_order import Schedule
+from .ring_schedule import schedule
 from .runs import STICK
 from .sends import Send, copy_cycles, divided
 
@@ -42,29 +43,29 @@ class ExchangePlan:
 
 def plan_beside(
     moved: Sequence[Send], copies: tuple[Send, ...], around: Around, cycles: int
-) -> ExchangePlan | None:
+) -> tuple[Landing, ExchangePlan] | None:
     """A plan that brings to their places what the sends ``moved`` bring, with some that land beside
-    the receivers' buffers; None where that promises no gain over one that takes ``cycles``, or
-    there is no room."""
+    the receivers' buffers, and what may be improved; None where that promises no gain over one that
+    takes ``cycles``, or there is no room."""
     groups = gathered(moved, around)
     if groups is None:
         return None
     landing = Landing(groups, copies, around)
-    best = landing.plan(TRIES)
+    best = landing.plan()
     if best is None or best.cycles > HOPEFUL * cycles:
         return None
     for _ in range(REFINED if len(groups) <= REFINED_MOST else 0):
         tried = [Landing(some, copies, around) for some in landing.refined(best)]
-        plans = [(made, plan) for made in tried if (plan := made.plan(TRIES)) is not None]
+        plans = [(made, plan) for made in tried if (plan := made.plan()) is not None]
         finer, plan = min(plans, key=lambda x: x[1].cycles, default=(landing, best))
         if plan.cycles >= best.cycles:
             break
         landing, best = finer, plan
-    return landing.plan()
+    return landing, best
 
 
-TRIES = 4  # of schedules, until it is known what is sent
-HOPEFUL = 1.1  # times what another plan takes, more tries may gain
+TRIES = 6  # of schedules, until it is known what is sent
+HOPEFUL = 1.15  # times what another plan takes, more tries may gain
 REFINED = 5  # times, what is copied last is divided or sent to its place
 REFINED_MOST = 64  # groups
 
@@ -92,8 +93,9 @@ class Landing:
             found[c.core] = found.get(c.core, 0) + took
         return found
 
-    def plan(self, tries: int | None = None) -> ExchangePlan | None:
-        """The best of so many ``tries``; None when there is no room beside the buffers."""
+    def plan(self, effort: int = 0) -> ExchangePlan | None:
+        """The best of a few tries, improved with that ``effort``; None when there is no room beside
+        the buffers."""
         ends, device = self.ends, self.device
         places, room = _places(self.groups, self.around)
         if (ends.source.sticks + ends.target.sticks + room) * STICK > device.lx.usable_bytes:
@@ -103,10 +105,10 @@ class Landing:
             for g, at in zip(self.groups, places, strict=True)
         )
         fragments = [
-            replace(ends.fragment(s), tail=max(took.values(), default=0))
+            replace(ends.fragment(s), tails=tuple(took.items()))
             for s, took in zip(sends, self.took, strict=True)
         ]
-        done = schedule(fragments, device, self.cycles, tries)
+        done = schedule(fragments, device, self.cycles, None if effort else TRIES, effort)
         return ExchangePlan(sends, done, self.copies, self.cycles(done), self.picks(done), room)
 
     def refined(self, plan: ExchangePlan) -> Iterator[list[Group]]:

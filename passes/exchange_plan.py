@@ -5,23 +5,26 @@ which way round, and how long that takes. Planner and code generation both ask h
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import permutations
 
 from spyrec.ir.layout import Layout
 from spyrec.sim.device import DeviceSpec, Ring
 
 from .exchange_beside import Around
-from .exchange_landing import ExchangePlan, plan_beside
+from .exchange_landing import TRIES, ExchangePlan, plan_beside
+from .exchange_owners import rebalanced
 from .homes import Boxes, Order, local_layout
 from .kernel import memory_order
-from .ring_schedule import LONG, least_cycles, mean_cycles, schedule, sender_cycles
+from .ring_schedule import least_cycles, mean_cycles, schedule, sender_cycles
 from .ring_ways import Fragment
 from .sends import Ends, Send, Sizes, copy_cycles, divided, plan_sends
 
 COPY_DIMS = 6  # of an instruction, one of which the vector unit needs for the lanes
+LONG = 200  # core cycles from which an exchange is worth tries that take long themselves
+VERY_LONG = 1000  # and from which twice the effort is spent
 MAX_PERMUTED = 4  # dimensions longer than one element whose orders are all tried
 
 
@@ -30,9 +33,9 @@ def plan_exchange(
 ) -> ExchangePlan:
     """What stays on its core is copied by the vector unit while the ring is busy with the rest, as
     far as that takes no longer than to send it like the rest. Few large sends that get in each
-    other's way are divided. Where several own the same, all is tried from the nearest and from the
-    least busy of them. ``beside``: sends may land beside the receivers' buffers, where that is
-    faster.
+    other's way are divided. Where several own the same, all is tried from the nearest, from the
+    least busy and from owners chosen box by box. Of the best plans the order is improved.
+    ``beside``: sends may land beside the receivers' buffers, where that is faster.
 
     LayoutError when nobody owns what a core needs.
     """
@@ -55,18 +58,36 @@ def _planned(
     own: Boxes, need: Boxes, ends: Ends, known: _Known, beside: bool
 ) -> ExchangePlan:
     device = known.device
-    stops = device.cores.count + 1
-    tried = dict.fromkeys(plan_sends(own, need, stops, spread) for spread in (False, True))
-    if not beside:
-        plans = (_best_of(sends, ends, device) for sends in tried)
-        return min(plans, key=lambda plan: plan.cycles)
-    best = _planned(own, need, ends, known, False)
-    if ends.dims < COPY_DIMS and best.cycles >= LONG:
+    tried, plain = _plain(own, need, ends, known)
+    found: list[tuple[ExchangePlan, Callable[[int], ExchangePlan | None]]] = [
+        (plan, partial(_scheduled, plan.sends, plan.copies, ends, device)) for plan in plain
+    ]
+    best = plain[0]
+    if beside and ends.dims < COPY_DIMS and best.cycles >= LONG:
         for sends in tried:
             moved, copies = _parted(sends, ends, device)
-            plan = plan_beside(moved, copies, Around(need, ends, device), best.cycles)
-            best = min(best, plan or best, key=lambda plan: plan.cycles)
-    return best
+            made = plan_beside(moved, copies, Around(need, ends, device), best.cycles)
+            found += [(made[1], made[0].plan)] if made else []
+    found.sort(key=lambda x: x[0].cycles)
+    if best.cycles < LONG:
+        return best
+    effort = EFFORT // IMPROVED * (2 if found[0][0].cycles >= VERY_LONG else 1)
+    plans = [found[0][0], *(improve(effort) for _, improve in found[:IMPROVED])]
+    return min((plan for plan in plans if plan), key=lambda plan: plan.cycles)
+
+
+@lru_cache(maxsize=256)
+def _plain(
+    own: Boxes, need: Boxes, ends: Ends, known: _Known
+) -> tuple[tuple[tuple[Send, ...], ...], tuple[ExchangePlan, ...]]:
+    """Sends, by which owners they come from, and the best plans in which they land in place."""
+    device = known.device
+    stops = device.cores.count + 1
+    tried = dict.fromkeys(plan_sends(own, need, stops, spread) for spread in (False, True))
+    shared = [rebalanced(sends, own, need, ends, device) for sends in tried]
+    tried |= dict.fromkeys(sends for sends in shared if sends)
+    plans = dict.fromkeys(plan for sends in tried for plan in _ways_to(sends, ends, device))
+    return tuple(tried), tuple(sorted(plans, key=lambda plan: plan.cycles)[:IMPROVED])
 
 
 def _parted(
@@ -80,19 +101,22 @@ def _parted(
     return (*moved, *kept), copies
 
 
-def _best_of(sends: tuple[Send, ...], ends: Ends, device: DeviceSpec) -> ExchangePlan:
+def _ways_to(sends: tuple[Send, ...], ends: Ends, device: DeviceSpec) -> Iterator[ExchangePlan]:
+    """Plans for the sends, with more or less of what stays copied, and with all divided where they
+    are in each other's way."""
     made = _scheduled(*_parted(sends, ends, device), ends, device)
+    yield made
     if any(s.stays for s in made.sends):  # the sends take longer than the least
         most = int(COPIED * made.cycles)
         more_made = _scheduled(*_parted(sends, ends, device, most), ends, device)
+        yield more_made
         made = min(made, more_made, key=lambda plan: plan.cycles)
     if len(made.sends) > DIVIDED_MOST or made.cycles > made.schedule.cycles:
-        return made
+        return
     if made.cycles > CROWDED * mean_cycles([ends.fragment(s) for s in made.sends], device):
-        finer = tuple(part for s in made.sends for part in divided(s, ends))
-        finer_made = _scheduled(finer, made.copies, ends, device)
-        made = min(made, finer_made, key=lambda plan: plan.cycles)
-    return made
+        for parts in DIVIDED:
+            finer = tuple(part for s in made.sends for part in divided(s, ends, parts))
+            yield _scheduled(finer, made.copies, ends, device)
 
 
 def _shared(
@@ -145,15 +169,20 @@ def _both(one: Send, other: Send) -> Send | None:
     return replace(one, box=(*one.box[:t], (start, n + m), *one.box[t + 1 :]))
 
 
+EFFORT = 60_000  # of the search for better orders: about so many fragments are timed
+IMPROVED = 2  # plans, the best of those tried
+DIVIDED = 2, 4  # parts
 DIVIDED_MOST = 64  # sends of an exchange in which they may be divided
 CROWDED = 1.1  # times what they would take if all segments were loaded alike
 COPIED = 0.95  # of the time of an exchange, for copying what stays
 
 
 def _scheduled(
-    sends: tuple[Send, ...], copies: tuple[Send, ...], ends: Ends, device: DeviceSpec
+    sends: tuple[Send, ...], copies: tuple[Send, ...], ends: Ends, device: DeviceSpec,
+    effort: int = 0,
 ) -> ExchangePlan:
-    done = schedule([ends.fragment(s) for s in sends], device)
+    tries = None if effort else TRIES
+    done = schedule([ends.fragment(s) for s in sends], device, tries=tries, effort=effort)
     cycles = max(done.cycles, copy_cycles(copies, ends, device))
     return ExchangePlan(sends, done, copies, cycles)
 

@@ -6,11 +6,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 from spyrec.sim.device import DeviceSpec
 
 UP, DOWN = 0, 1
+Hops = tuple[int, int]
+"""Upwards and downwards."""
 Row = tuple[int, int, int]
 """Neighbouring segments: first, the one after the last, and what their gate is behind the time at
 the sender."""
@@ -21,15 +23,25 @@ Way = tuple[int, int, tuple[Row, ...]]
 @dataclass(frozen=True)
 class Fragment:
     """``nbytes`` in ``runs`` contiguous pieces from ``core`` to the cores of a mask, of which
-    those ``far`` are reached the longer way round. ``tail``: core cycles of what is still to be
-    done with it when it has arrived."""
+    those ``far`` are reached the longer way round. ``tails``: receivers, and core cycles of what
+    their vector units have still to do with it when it has arrived."""
 
     core: int
     cores: int
     nbytes: int
     runs: int = 1
     far: int = 0
-    tail: int = 0
+    tails: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def tail(self) -> int:
+        """Of all receivers the most."""
+        return max([cycles for _, cycles in self.tails], default=0)
+
+
+def bits(mask: int) -> list[int]:
+    """The cores of a mask."""
+    return [c for c in range(mask.bit_length()) if mask >> c & 1]
 
 
 def away(f: Fragment, stops: int) -> list[int]:
@@ -39,8 +51,8 @@ def away(f: Fragment, stops: int) -> list[int]:
 
 
 @lru_cache(maxsize=1 << 14)
-def hops_of(f: Fragment, stops: int) -> tuple[int, int]:
-    """Hops up and down."""
+def hops_of(f: Fragment, stops: int) -> Hops:
+    """How many hops a fragment goes up and down."""
     ups, downs = [0], [0]
     for n in away(f, stops):
         turned = f.far >> (f.core + n) % stops & 1
@@ -65,15 +77,15 @@ def _evened(fragments: tuple[Fragment, ...], stops: int) -> tuple[tuple[Fragment
     ]
     found = [_settled(fragments, aways, hops, stops) for hops in (short, turns)]
     return tuple(
-        tuple(_turned(f, a, h, stops) for f, a, h in zip(fragments, aways, hops, strict=True))
+        tuple(turned(f, h, stops) for f, h in zip(fragments, hops, strict=True))
         for _, hops in sorted(found, key=lambda x: x[0])
     )
 
 
 def _settled(
     fragments: Sequence[Fragment], aways: Sequence[Sequence[int]],
-    begin: Sequence[tuple[int, int]], stops: int,
-) -> tuple[float, list[tuple[int, int]]]:
+    begin: Sequence[Hops], stops: int,
+) -> tuple[float, list[Hops]]:
     """The load of the busiest segment and each fragment's hops once none gains by another way."""
     loads, hops = [[0.0] * stops, [0.0] * stops], list(begin)
     for f, h in zip(fragments, hops, strict=True):
@@ -82,6 +94,7 @@ def _settled(
     order = sorted(range(len(hops)), key=lambda i: (-fragments[i].nbytes * sum(hops[i]), i))
     order = [i for i in order if aways[i]]
     best_load, best_hops = max(map(max, loads)), list(hops)
+    ends = [choices(f, stops) for f in fragments]
     for _ in range(SWEEPS):
         moved = False
         scale = max(map(max, loads)) or 1.0
@@ -92,10 +105,7 @@ def _settled(
             _priced(prices, loads, f, hops[i], more, scale)
             up = [0.0, *accumulate(prices[UP][core:] + prices[UP][:core])]
             down = [0.0, *accumulate(reversed(prices[DOWN][core:] + prices[DOWN][:core]))]
-            ends = [(0, stops - aways[i][0])]
-            ends += [(a, stops - b) for a, b in pairwise(aways[i])]
-            ends.append((aways[i][-1], 0))
-            best = min(ends, key=lambda e: (up[e[0]] + down[e[1]], sum(e)))
+            best = min(ends[i], key=lambda e: (up[e[0]] + down[e[1]], sum(e)))
             if up[best[0]] + down[best[1]] < 0.999 * (up[hops[i][0]] + down[hops[i][1]]):
                 hops[i], moved = best, True
             add_load(loads, f, hops[i], f.nbytes)
@@ -113,20 +123,20 @@ STEEP = 8  # how much more a loaded segment counts
 
 
 @lru_cache(maxsize=1 << 14)
-def _on_way(core: int, hops: tuple[int, int], stops: int) -> tuple[tuple[int, ...], ...]:
+def _on_way(core: int, hops: Hops, stops: int) -> tuple[tuple[int, ...], ...]:
     """Segments that a fragment from a core passes, upwards and downwards."""
     ups = tuple((core + n) % stops for n in range(hops[UP]))
     return ups, tuple(core - 1 - n for n in range(hops[DOWN]))
 
 
-def add_load(loads: list[list[float]], f: Fragment, hops: tuple[int, int], nbytes: int) -> None:
+def add_load(loads: list[list[float]], f: Fragment, hops: Hops, nbytes: int) -> None:
     for lane, segments in zip(loads, _on_way(f.core, hops, len(loads[0])), strict=True):
         for s in segments:
             lane[s] += nbytes
 
 
 def _priced(
-    prices: list[list[float]], loads: list[list[float]], f: Fragment, hops: tuple[int, int],
+    prices: list[list[float]], loads: list[list[float]], f: Fragment, hops: Hops,
     more: float, scale: float,
 ) -> None:
     segments = _on_way(f.core, hops, len(loads[0]))
@@ -135,18 +145,26 @@ def _priced(
             price[s] = ((lane[s] + more) / scale) ** STEEP
 
 
-def _turned(f: Fragment, aways: Sequence[int], hops: tuple[int, int], stops: int) -> Fragment:
+@lru_cache(maxsize=1 << 14)
+def turned(f: Fragment, hops: Hops, stops: int) -> Fragment:
     """The fragment with the receivers within ``hops`` upwards reached upwards, the others
     downwards."""
-    turned = [n for n in aways if (n <= stops // 2) != (n <= hops[UP])]
-    return replace(f, far=sum(1 << (f.core + n) % stops for n in turned))
+    far = [n for n in away(f, stops) if (n <= stops // 2) != (n <= hops[UP])]
+    return replace(f, far=sum(1 << (f.core + n) % stops for n in far))
 
 
-@lru_cache(maxsize=1 << 14)
-def ways_of(f: Fragment, stops: int, hop: int) -> tuple[Way, ...]:
-    """Of a fragment, with so many ticks a hop."""
-    up, down = hops_of(f, stops)
-    core, found = f.core, []
+def choices(f: Fragment, stops: int) -> list[Hops]:
+    """Hops up and down with which a fragment comes to all its receivers, all downwards first."""
+    ups = away(f, stops)
+    if not ups:
+        return [(0, 0)]
+    return [*zip((0, *ups), (*(stops - n for n in ups), 0), strict=True)]
+
+
+@lru_cache(maxsize=1 << 15)
+def ways_of(core: int, hops: Hops, stops: int, hop: int) -> tuple[Way, ...]:
+    """Of a fragment from a core, with so many ticks a hop."""
+    (up, down), found = hops, []
     if up:
         end = core + up
         rows = [(core, min(end, stops), core), (0, end - stops, core - stops)]

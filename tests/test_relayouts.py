@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -19,12 +20,14 @@ from benchmarks.targets import RELAYOUT, compile_pinned
 from spyrec.ir.layout import Layout
 from spyrec.ir.parser import parse_module
 from spyrec.passes.exchange_beside import common_pieces
+from spyrec.passes.exchange_owners import rebalanced
 from spyrec.passes.exchange_plan import plan_exchange
 from spyrec.passes.exchange_price import memory_cycles, ring_cycles
 from spyrec.passes.homes import local_layout
 from spyrec.passes.kernel import Box, memory_order
+from spyrec.passes.ring_order import Order, Timing, improved
 from spyrec.passes.ring_schedule import schedule
-from spyrec.passes.ring_ways import Fragment, evened, hops_of
+from spyrec.passes.ring_ways import Fragment, away, evened, hops_of
 from spyrec.passes.sends import Ends, plan_sends
 from spyrec.sim.check import find_hazards
 from spyrec.sim.device import load_device, parse_device
@@ -38,7 +41,7 @@ DEVICE = load_device()
 STOPS = CORES + 1
 KNOWN = {case.name: case for case in (*patterns(), *patterns(far=True))}
 FAST, ALL = range(60), range(500)
-BOUND_MOST, BUSY_BYTES, SMALL_US = 1.3, 65536, 3.0
+BOUND_MOST, LARGE_BYTES, SMALL_US = 1.3, 65536, 0.5
 
 
 @cache
@@ -66,7 +69,8 @@ def test_five_hundred_random_exchanges(seed: int) -> None:
     case = random_case(seed)
     assert [*faults(case, DEVICE)] == []
     line = measure(case, DEVICE)
-    assert line.bound.cycles <= line.cycles == line.planned
+    assert line.bound.floor_cycles <= line.cycles
+    assert line.planned == pytest.approx(line.cycles, rel=0.01)  # copies share a scratchpad port
 
 
 # The time
@@ -75,8 +79,8 @@ def test_five_hundred_random_exchanges(seed: int) -> None:
 @pytest.mark.parametrize("name", [name for name, *_ in PATTERNS])
 def test_a_pattern_is_near_the_bound(name: str) -> None:
     line = measured(name)
-    assert line.bound.cycles <= line.cycles
-    if line.bound.segment_bytes > BUSY_BYTES:
+    assert line.bound.floor_cycles <= line.cycles
+    if line.case.nbytes > LARGE_BYTES:
         assert line.ratio <= BOUND_MOST
     else:
         assert DEVICE.us(line.cycles) <= SMALL_US
@@ -106,7 +110,7 @@ def test_any_pair_of_ownerships_leaves_each_core_with_its_part(seed: int) -> Non
 @settings(max_examples=15, deadline=None)
 def test_nothing_beats_the_bound(seed: int) -> None:
     line = measure(random_case(seed), DEVICE)
-    assert line.bound.cycles <= line.cycles
+    assert line.bound.cycles <= line.bound.floor_cycles <= line.cycles
 
 
 # The bound, by hand
@@ -129,7 +133,29 @@ def test_a_multicast_counts_once_a_segment() -> None:
     bound = ring_bound(row(6400), [whole] * CORES, 0, 2, DEVICE)
     # a tree to all other cores is 31 segments, divided over both directions at best
     assert 12800 * 31 / 66 * 0.98 < bound.segment_bytes <= 12800 * 31 / 60
-    assert atoms_of(row(6400), [whole] * 3, 0, 2) == {(1, 0b110): 12800}
+    atoms, stays = atoms_of(row(6400), [whole] * 3, 0, 2)
+    assert atoms == {(1, 0b110): 12800} and stays == {}  # the sender is one of its receivers
+
+
+def test_the_floor_has_set_up_and_run_beside_the_bytes() -> None:
+    """One core sends 12,800 bytes to the core across: at least half pass one of its segments."""
+    nothing = (((0, 0),),) * 15
+    bound = ring_bound(row(6400), (*nothing, ((0, 0),), ((0, 6400),)), 0, 2, DEVICE)
+    payload = 12800 / 128 * 1100 / 1300
+    assert bound.cycles == pytest.approx(payload)
+    assert bound.floor_cycles == pytest.approx(20 + 9 + payload, rel=0.01)
+    one = schedule([sent(0, 16, nbytes=12800)], DEVICE).cycles
+    assert bound.floor_cycles <= one <= bound.floor_cycles + 16 * 2
+
+
+def test_what_stays_takes_vector_unit_and_sender_of_its_core() -> None:
+    """Core 0 keeps 640,000 bytes: 64 of them a cycle by one unit and 151 by the other."""
+    kept, moved = ((0, 320000),), ((320000, 64),)
+    bound = ring_bound((((0, 320064),), ((0, 0),)), (kept, moved), 0, 2, DEVICE)
+    rate = 128 * 1300 / 1100
+    assert bound.cycles < 2
+    # a segment into it could bring some, were there another owner: the bound does not look
+    assert 640000 / (64 + 3 * rate) < bound.floor_cycles <= 640000 / (64 + rate) + 30
 
 
 # Plans
@@ -152,9 +178,69 @@ def test_a_schedule_sends_each_fragment_once_and_waits_for_earlier_ones() -> Non
     fragments = [sent(c, (c + 5) % 32, (c + 9) % 32) for c in range(32)]
     made = schedule(fragments, DEVICE)
     assert sorted(s.index for s in made.sendings) == [*range(32)]
-    assert all(s.after is None or s.after < i for i, s in enumerate(made.sendings))
+    assert all(n < i for i, s in enumerate(made.sendings) for n in (*s.after, *s.landed))
     assert schedule(fragments, DEVICE) == made
     assert schedule([], DEVICE).cycles == 0
+
+
+def test_of_two_that_pass_a_segment_the_later_waits_for_the_other_to_begin() -> None:
+    """Core 0 sends over core 1, whose payload keeps the segments from there for 27 cycles."""
+    fragments, hops = [sent(0, 3), sent(1, 4)], [(3, 0), (3, 0)]
+    timing = Timing(fragments, DEVICE)
+    later, first = timing.schedule(Order([1, 0], hops)).sendings[::-1]
+    assert (first.index, first.after, first.landed) == (1, (), ())
+    assert (later.index, later.after, later.landed) == (0, (0,), ())
+    # the tail of the first leaves segment 1 when it has been there for its length, 2 hops before
+    # it arrives; so the other's, one hop behind, arrives a payload and no hop later
+    payload = 4096 / 128 * 1100 / 1300
+    assert later.arrives - first.arrives == pytest.approx(payload - 2 * 1100 / 1300, abs=1)
+
+
+def test_what_the_vector_units_copy_counts_from_one_to_the_next() -> None:
+    twice = [replace(sent(c, 8), tails=((8, 500),)) for c in (2, 14)]  # from both sides
+    timed = Timing(twice, DEVICE).run(Order([0, 1], [(6, 0), (0, 6)]))
+    assert timed is not None
+    assert timed.arrives[0] == timed.arrives[1]
+    assert timed.ticks == timed.arrives[0] + 2 * 500 * DEVICE.ring.clock_mhz
+
+
+@given(st.integers(0, 1000))
+@settings(max_examples=20, deadline=None)
+def test_a_search_finds_no_worse_order_of_the_same_fragments(seed: int) -> None:
+    rng = Random(seed)
+    fragments = [
+        sent(c, *rng.sample([d for d in range(CORES) if d != c], 3), nbytes=128 << rng.randrange(7))
+        for c in rng.choices(range(CORES), k=24)
+    ]
+    begun = Order([*range(24)], [hops_of(f, STOPS) for f in fragments])
+    timing = Timing(fragments, DEVICE)
+    found = improved(timing, begun, 3000, 0)
+    assert sorted(found.numbers) == [*range(24)]
+    assert timing.cycles(found) <= timing.cycles(begun)
+    for f, (up, down) in zip(fragments, found.hops, strict=True):
+        assert all(n <= up or STOPS - n <= down for n in away(f, STOPS))
+    assert improved(timing, begun, 3000, 0) == found
+
+
+def test_a_better_order_is_found() -> None:
+    """R07's 32 payloads of 8 KiB took 356 cycles in the best list."""
+    assert measured("R07").cycles < 340
+
+
+def test_an_owner_that_is_idle_sends_instead_of_a_busy_one() -> None:
+    """Cores 0 and 16 hold all; core 0 is the nearest of the four that want different parts."""
+    whole, nothing = ((0, 65536),), ((0, 0),)
+    own = tuple(whole if c in (0, 16) else nothing for c in range(CORES))
+    need = tuple(((c * 16384 - 16384, 16384),) if 1 <= c <= 4 else nothing for c in range(CORES))
+    like = Layout.stick((65536,), 16, 0)
+    ends = Ends(local_layout(like, own), local_layout(like, need))
+    nearest = plan_sends(own, need, STOPS)
+    assert {s.core for s in nearest} == {0}
+    shared = rebalanced(nearest, own, need, ends, DEVICE)
+    assert shared is not None and sorted(s.box for s in shared) == sorted(s.box for s in nearest)
+    assert sorted(s.core for s in shared) == [0, 0, 16, 16]
+    alone = rebalanced(nearest, own[:16], need, ends, DEVICE)
+    assert alone is None  # of one owner there is nothing to choose
 
 
 def test_one_send_takes_what_the_device_says() -> None:

@@ -4,8 +4,9 @@ being sent more fragments at once than it takes.
 A core numbers what is sent to it in the order in which it is planned to begin. Fragment k may begin
 when the core has taken k - ``fragments_max`` + 1 of those before, whichever they are: each *taken*
 is told to the sender of the one that may then come. A send that is planned to wait until another
-core's has arrived is told that likewise. All that a core's j-th send waits for comes on one token,
-so that no signal is mistaken for one that belongs to another send (of up to MAX_ROWS a core).
+begins or has arrived is told that likewise. All that a core's j-th send waits for comes on one
+token, so that no signal is mistaken for one that belongs to another send (of up to MAX_ROWS a
+core).
 
 What lands beside the receivers' buffers raises one token more there, that of the turn in which the
 vector units copy it to its place: each waits for as many as its turn is made from.
@@ -22,7 +23,8 @@ from spyrec.ir.core import Op
 from spyrec.ir.errors import PassError
 from spyrec.passes.exchange_landing import ExchangePlan, Pick
 from spyrec.passes.exchange_plan import plan_exchange
-from spyrec.passes.ring_schedule import Schedule
+from spyrec.passes.ring_order import Schedule
+from spyrec.passes.ring_ways import bits
 from spyrec.passes.sends import Ends, Send, Sizes
 from spyrec.sim.device import DeviceSpec
 from spyrec.sim.isa import MAX_DIMS, Affine, Extent, Instr, Intent, Num, Operand, Signal, Wait
@@ -45,12 +47,14 @@ Key = TypeVar("Key", bound=Hashable)
 @dataclass
 class Telling:
     """Who tells whom. ``waits``: how many signals a send waits for; ``taken``: for each core, the
-    send that may come when it has taken its first, second... fragment; ``arrived``: the sends that
-    wait for one to arrive; ``fragments``: how many come to a core; ``places``: of the sends by
-    index; ``landed``: of those that land beside buffers, token and receivers."""
+    send that may come when it has taken its first, second... fragment; ``begun``, ``arrived``: the
+    sends that wait for one to begin or to arrive; ``fragments``: how many come to a core;
+    ``places``: of the sends by index; ``landed``: of those that land beside buffers, token and
+    receivers."""
 
     waits: Counter[Place] = field(default_factory=Counter)
     taken: dict[int, list[Place]] = field(default_factory=dict)
+    begun: dict[Place, list[Place]] = field(default_factory=dict)
     arrived: dict[Place, list[Place]] = field(default_factory=dict)
     fragments: Counter[int] = field(default_factory=Counter)
     places: dict[int, Place] = field(default_factory=dict)
@@ -73,15 +77,11 @@ def telling(sends: Sequence[Send], schedule: Schedule, most: int) -> Telling:
             if out.fragments[core] > most:
                 out.taken.setdefault(core, []).append(place)
                 out.waits[place] += 1
-        if sending.after is not None:
-            out.arrived.setdefault(places[sending.after], []).append(place)
-            out.waits[place] += 1
+        for told, others in ((out.begun, sending.after), (out.arrived, sending.landed)):
+            for other in others:
+                told.setdefault(places[other], []).append(place)
+                out.waits[place] += 1
     return out
-
-
-def bits(mask: int) -> list[int]:
-    """The cores of a mask."""
-    return [c for c in range(mask.bit_length()) if mask >> c & 1]
 
 
 def _grouped(of: Mapping[int, Key]) -> dict[Key, list[int]]:
@@ -129,6 +129,7 @@ class RelayoutEmitter:
                 ready[number] = tokens[-most] if len(tokens) >= most else fresh()
         for number, row in enumerate(rows):
             body.items += [Stmt("rs", instr) for instr in self._awaited(row, number, told, ready)]
+            body.items += [Stmt("rs", instr) for instr in self._begun(row, number, told, ready)]
             for tells, some in self._by_tells(row, number, told, ready):
                 body.items += [Stmt("rs", instr) for instr in self._sends(some, landed, tells)]
         body.items += self._deliveries(told, landed, ready)
@@ -160,6 +161,16 @@ class RelayoutEmitter:
         for n, cores in sorted(_grouped(counts).items()):
             yield Instr("sync", waits=(Wait(ready[number], n),), where=self._mask(cores))
 
+    def _begun(
+        self, row: Iterable[int], number: int, told: Telling, ready: Mapping[int, int]
+    ) -> Iterator[Instr]:
+        """What tells that the sends of a row begin. Who waits for that hears of it in the same
+        cycle, but its send comes after: it has still to take the token."""
+        tokens = {c: _tokens(told.begun.get((c, number), ()), ready) for c in row}
+        for n, cores in sorted(_grouped({c: len(t) for c, t in tokens.items() if t}).items()):
+            tells = [{c: tokens[c][i] for c in cores} for i in range(n)]
+            yield Instr("sync", signals=tuple(map(self._signal, tells)), where=self._mask(cores))
+
     def _by_tells(
         self, row: Mapping[int, Planned], number: int, told: Telling, ready: Mapping[int, int]
     ) -> Iterator[tuple[list[Tells], dict[int, Planned]]]:
@@ -167,10 +178,7 @@ class RelayoutEmitter:
         where others wait for them to arrive, with the tokens and whom to tell."""
         tokens: dict[int, list[tuple[int, int]]] = {}
         for core in row:
-            masks: dict[int, int] = {}
-            for there, at in told.arrived.get((core, number), ()):
-                masks[ready[at]] = masks.get(ready[at], 0) | 1 << there
-            tokens[core] = sorted(masks.items())
+            tokens[core] = _tokens(told.arrived.get((core, number), ()), ready)
             if (core, number) in told.landed:
                 tokens[core].append(told.landed[core, number])
         alike = {c: (len(t), self._room_sizes(row[c][0])) for c, t in tokens.items()}
@@ -293,6 +301,14 @@ class RelayoutEmitter:
         units = zip(send.offset, self.target.units, self.target.along, strict=True)
         there = self.target.address(0) + sum(o // unit * step for o, unit, step in units)
         return Hop(start, send.sizes, here, there)
+
+
+def _tokens(places: Iterable[Place], ready: Mapping[int, int]) -> list[tuple[int, int]]:
+    """The tokens for which sends wait, and for each the cores of which."""
+    masks: dict[int, int] = {}
+    for core, number in places:
+        masks[ready[number]] = masks.get(ready[number], 0) | 1 << core
+    return sorted(masks.items())
 
 
 def _cores_of(picks: Iterable[Pick]) -> set[int]:
