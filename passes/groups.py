@@ -15,6 +15,7 @@ from .primitives import ELEMENTWISE, REDUCTIONS
 from .rules_reduce import ints
 
 MELTS = ELEMENTWISE | {"broadcast_to"}  # runs lane by lane inside a vector program
+PRODUCTS = frozenset(("matmul", "conv"))
 WINDOWS = frozenset(("max_pool", "sum_pool"))
 MAX_INPUTS = (
     6  # tensors a fused kernel reads: the vector unit takes 7 sources, one is the accumulator
@@ -100,7 +101,7 @@ class Grouper:
         shape = rank1(op.results[0].type)
         if op.name in WINDOWS or is_depthwise(op):
             group = Group("fold", [], shape)
-        elif op.name in ("matmul", "conv"):
+        elif op.name in PRODUCTS:
             group = Group("contract", [], shape)
         elif op.name in REDUCTIONS:
             group = self._start_reduction(op)
@@ -170,6 +171,8 @@ class Grouper:
             return False
         if not self._room(op, group) or not self._acyclic(op, group):
             return False
+        if self._holds_up(group, [g for g in self._producers(op) if g is not group]):
+            return False
         group.full, group.whole = full, whole
         for other in others:
             self._merge(group, other)
@@ -207,6 +210,8 @@ class Grouper:
             other, group, skip_direct=True
         ):
             return
+        if self._holds_up(other, [group]):
+            return
         group.ops = sorted(group.ops + other.ops, key=self.places.__getitem__)
         group.whole = whole
         group.last = max(group.last, other.last)
@@ -230,20 +235,39 @@ class Grouper:
         return v in self.constants and v.type.size == 1
 
     def _results(self, group: Group) -> int:
-        """Values of the group that something outside it reads, not counting the last."""
+        """Values of the group that something outside it reads, not counting the last. Those that
+        are smaller than the group, like a number a row, take little room and are not counted."""
         inside = set(group.ops)
         outs = 0
         for op in group.ops[:-1]:
             for r in op.results:
-                outs += r in self.outputs or any(
+                outs += r.type.size == prod(group.full) and (r in self.outputs or any(
                     u not in inside and self.home.get(u.results[0], group) is not group
                     for u, _ in self.uses.get(r, [])
-                )
+                ))
         return outs
 
     def _acyclic(self, op: Op, group: Group) -> bool:
         """May op's other operands all be ready before the group runs?"""
         return not any(self._reaches(group, g) for g in self._producers(op) if g is not group)
+
+    def _holds_up(self, group: Group, others: Sequence[Group]) -> bool:
+        """Would a product that reads a result of the group wait for another product, which began
+        after the group had ended, if the group waited for the ``others``?"""
+        inside = set(group.ops)
+        readers = (u for op in group.ops for r in op.results for u, _ in self.uses.get(r, []))
+        if not any(u.name in PRODUCTS and u not in inside for u in readers):
+            return False
+        stack, seen = list(others), set[Group]()
+        while stack:
+            g = stack.pop()
+            if g in seen or g.latest <= group.last:
+                continue
+            if g.kind == "contract" and self.places[g.ops[0]] > group.last:
+                return True
+            seen.add(g)
+            stack.extend(g.before)
+        return False
 
     def _reaches(self, a: Group, b: Group, skip_direct: bool = False) -> bool:
         """Does b read, directly or not, a result of a? What does is later than all of a."""

@@ -10,9 +10,9 @@ import numpy as np
 
 from spyrec.ir.core import Op, Value
 
+from .attention_parts import HIDDEN
 from .emit import Emit
 from .rule import Rule
-from .rules_attention import HIDDEN
 from .rules_reduce import int_attr, ints
 
 SHARED = 4

@@ -21,6 +21,7 @@ def attention(d: Draw) -> Case:
     return case(
         "attention", q, k, v, *_mask(d, batch, groups * share, rows, columns),
         causal=d.pick(True, False), scale=d.pick(None, 0.3), rows=d.pick(0, 64, 50),
+        keys=d.pick(0, 64, 40),
     )  # fmt: skip
 
 

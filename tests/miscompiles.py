@@ -190,8 +190,12 @@ MODELS: Mapping[str, str | Callable[[], Any]] = {
         "%y = matmul(%w, %v) : tensor<1x2x8x8xf32>",
     ),
     "causal": _text(
-        "q: 1x2x2048x64xf32", "k: 1x2x2048x64xf32", "v: 1x2x2048x64xf32",
-        "%a = attention(%q, %k, %v) {causal = true, scale = 0.5} : tensor<1x2x2048x64xf32>",
+        "q: 1x4x2048x32xf32", "k: 1x4x2048x32xf32", "v: 1x4x2048x32xf32",
+        "%a = attention(%q, %k, %v) {causal = true, scale = 0.5} : tensor<1x4x2048x32xf32>",
+    ),
+    "parts-of-keys": _text(
+        "q: 1x2x64x32xf32", "k: 1x2x192x32xf32", "v: 1x2x192x32xf32",
+        "%a = attention(%q, %k, %v) {rows = 32, keys = 64} : tensor<1x2x64x32xf32>",
     ),
     "one-key": _text(
         "q: 1x2x4x8xf32", "k: 1x2x4x8xf32", "v: 1x2x4x8xf32",
@@ -381,9 +385,11 @@ SEEDS: tuple[Seed, ...] = (
          "scaled-keys", "find-attention"),
     Seed("passes/rules_explicit.py", "self.cond if self.keeps else", "self.cond if True else",
          "chosen-scores", "find-attention"),
-    Seed("passes/attention_blocks.py", "builder.add(op.with_attrs(rows=height))",
-         'builder.add(replace(op, attrs=MappingProxyType({"rows": height})))', "causal",
+    Seed("passes/attention_blocks.py", "builder.add(op.with_attrs(rows=way.rows, keys=way.keys))",
+         'builder.add(replace(op, attrs=MappingProxyType({"rows": way.rows})))', "causal",
          "attention-blocks"),
+    Seed("passes/online_softmax.py", "e.add(e.mul(before, fade), more)", "e.add(before, more)",
+         "parts-of-keys", "decompose"),
     Seed("passes/products.py", "start += p.width", "start += products[0].width", "products",
          "join-products"),
     _decomposed("norm", "e.mean(e.mul(centred, centred), axes)", "e.mean(e.mul(x, x), axes)",

@@ -15,11 +15,11 @@ from small_models import Graph, module, run_binary, run_program
 from spyrec.driver import compile_module, lower_module
 from spyrec.ir.core import Module, Op, Value
 from spyrec.ir.types import dtype
-from spyrec.passes.attention_blocks import WIN, AttentionBlocks, best_height
+from spyrec.passes.attention_blocks import WIN, AttentionBlocks, Way, best_way
+from spyrec.passes.attention_parts import Block, blocks_of
 from spyrec.passes.decompose import decompose
 from spyrec.passes.manager import Pass, Target
 from spyrec.passes.pipeline import PIPELINE
-from spyrec.passes.rules_attention import Block, blocks_of
 from spyrec.passes.span import reaches
 from spyrec.sim.device import load_device
 from spyrec.sim.run import run
@@ -112,22 +112,22 @@ def test_a_row_that_sees_nothing_keeps_its_block_whole() -> None:
     seen = np.tri(128, dtype=bool)
     seen[3] = False
     first, second = blocks_of(128, 128, 64, seen)
-    assert first == Block(0, 64, 0, 128, False)
-    assert second == Block(64, 128, 0, 128, False)
+    assert first == Block(0, 64, 0, 128, False, False)
+    assert second == Block(64, 128, 0, 128, False, True)
 
 
 def test_blocks_are_taken_where_they_are_faster() -> None:
     """Scores of 64 heads by 512 rows do not fit the scratchpads, those of 16 do."""
     for heads, height in ((64, 128), (16, 0)):
         m = attention(heads, 8, 512, 512, 128, causal=True)
-        assert best_height(m.body.ops[-1], [], TARGET.device) == height
+        assert best_way(m.body.ops[-1], [], TARGET) == Way(height)
         chosen, other = (cycles(m, in_blocks(rows)) for rows in (0, 512 if height else 256))
         assert chosen < other / WIN  # as near as that no blocks are the choice
 
 
 def test_more_keys_are_worth_more_blocks() -> None:
     long = attention(16, 8, 2048, 2048, 128, causal=True)
-    assert 0 < best_height(long.body.ops[-1], [], TARGET.device) <= 512
+    assert 0 < best_way(long.body.ops[-1], [], TARGET).rows <= 512
 
 
 def test_minus_infinity_becomes_the_lowest_finite_value() -> None:

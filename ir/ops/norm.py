@@ -225,6 +225,7 @@ DEFS: tuple[OpDef, ...] = (
             "causal": AttrSpec("bool", False, "query i sees keys 0..i only"),
             "hidden": AttrSpec("float", -math.inf, "the score of a key that is not seen"),
             "rows": AttrSpec("int", 0, "queries that are computed at a time; 0: all"),
+            "keys": AttrSpec("int", 0, "keys that are read at a time; 0: all"),
         },
         TENSOR,
         "Scaled dot-product attention of q[B,H,S,D] on k[B,G,T,D], v[B,G,T,E]; H / G query heads "
