@@ -38,10 +38,9 @@ class Digit:
     """One mixed-radix factor of dimension ``dim``: index ``i < size`` adds ``i * stride`` elements
     to the coordinate. ``axis`` says which number of the machine the index is part of.
 
-    A core or loop digit may be uneven: ``long`` of its parts hold ``stride + grain`` elements, the
-    others ``stride`` (which may be 0: those parts are empty), so index i adds
-    ``i * stride + longs(i, size, long, grain) * grain``. With ``skip`` it is what is left when so
-    many parts before the first are cut off.
+    A core or loop digit may be uneven: its first ``long`` parts hold ``stride + grain`` elements,
+    the others ``stride`` (which may be 0: those parts are empty), so index i adds
+    ``i * stride + min(i, long) * grain``.
     """
 
     dim: int
@@ -50,12 +49,10 @@ class Digit:
     axis: Axis
     long: int = 0
     grain: int = 0
-    skip: int = 0
 
     def __str__(self) -> str:
         dim = NAMED.get(self.dim, str(self.dim))
         uneven = f"+{self.long}x{self.grain}" if self.long or self.grain else ""
-        uneven += f"-{self.skip}" if self.skip else ""
         return f"{dim}:{self.size}*{self.stride}{uneven} {self.axis}"
 
     @property
@@ -70,44 +67,25 @@ class Digit:
 
     def start(self, index: Ints) -> Ints:
         """Coordinate at which part ``index`` begins."""
-        start: Ints = index * self.stride + (self._longs(index) - self._longs(0)) * self.grain
+        start: Ints = index * self.stride + np.minimum(index, self.long) * self.grain
         return start
 
     def width(self, index: Ints) -> Ints:
         """Elements part ``index`` holds."""
-        return self.start(index + 1) - self.start(index)
+        width: Ints = np.where(index < self.long, self.widest, self.stride)
+        return width
 
     def part(self, index: int) -> tuple[int, int]:
         """``(start, width)`` of one part."""
-        first, mine, next_ = (self._longs(i) for i in (0, index, index + 1))
-        start = index * self.stride + (mine - first) * self.grain
-        return start, self.stride + (next_ - mine) * self.grain
-
-    def _longs(self, index: Whole) -> Whole:
-        """Long parts before part ``index``, those that were cut off included."""
-        return longs(index + self.skip, self.size, self.long, self.grain)
+        start = index * self.stride + min(index, self.long) * self.grain
+        return start, self.stride + (self.grain if index < self.long else 0)
 
     def split(self, coordinate: Ints) -> tuple[Ints, Ints]:
         """The part each coordinate falls in, and the coordinate within that part."""
-        if not self.long:
-            index = coordinate // max(self.stride, 1)
-        else:  # of parts that begin in one place the last is not empty
-            starts = self.start(np.arange(self.size))
-            index = np.searchsorted(starts, coordinate, side="right") - 1
+        edge = self.long * self.widest
+        after = self.long + (coordinate - edge) // max(self.stride, 1)
+        index = np.where(coordinate < edge, coordinate // self.widest, after)
         return index, coordinate - self.start(index)
-
-
-def longs(index: Whole, size: int, long: int, grain: int) -> Whole:
-    """How many of the ``long`` parts of ``size`` come before part ``index``.
-
-    Parts of groups of elements are those that weights stream in: long ones are spread evenly, the
-    first being one, so that each half of the ring, behind a link of its own, gets its share. Parts
-    of single elements are rows, and of those the first are long: ops that take every second row, or
-    one more, then mostly find them where they are.
-    """
-    if grain > 1:
-        return -(-index * long // size)
-    return min(index, long) if isinstance(index, int) else np.minimum(index, long)
 
 
 def depth(digit: Digit) -> tuple[int, int]:
@@ -149,8 +127,6 @@ def _digit_fault(digit: Digit, rank: int) -> str:
         return f"has an unknown axis; known: {', '.join(AXES)}"
     if digit.size < 1 or digit.stride < 0 or not 0 <= digit.long <= digit.size:
         return "has a size, stride or count of long parts out of range"
-    if not 0 <= digit.skip < max(digit.size, 1) or (digit.skip and not digit.long):
-        return "skips parts, which needs an uneven digit of more parts than that"
     uneven = digit.long > 0
     if uneven != (digit.grain > 0) or (uneven and digit.axis in ("mem", "lane")):
         return "is uneven, which needs a core or loop digit with a grain and a long part"
@@ -177,29 +153,30 @@ def _cover_fault(dim: int, extent: int, nest: Iterable[Digit]) -> str:
 def split_points(extent: int, parts: int, grain: int = 1) -> list[tuple[int, int]]:
     """``(start, size)`` of ``parts`` balanced parts of 0..extent-1 in multiples of ``grain``.
 
-    Sizes differ by at most one grain, long parts lie as ``longs`` says; the last non-empty part may
-    end early, empty ones after it begin at ``extent``. LayoutError for an argument out of range.
+    Sizes differ by at most one grain, long parts first; the last non-empty part may end early,
+    empty ones begin at ``extent``. LayoutError when an argument is out of range.
     """
     if extent < 0 or parts < 1 or grain < 1:
         raise LayoutError(f"cannot cut {extent} elements into {parts} parts in grains of {grain}")
     base, more = divmod(-(-extent // grain), parts)
-    before = (i * base + longs(i, parts, more, grain) for i in range(parts + 1))
-    starts = [min(n * grain, extent) for n in before]
+    starts = [min((i * base + min(i, more)) * grain, extent) for i in range(parts + 1)]
     return [(a, b - a) for a, b in pairwise(starts)]
 
 
 _NUMBER = r"\d{1,18}"
-_UNEVEN = rf"(?:\+({_NUMBER})x({_NUMBER})(?:-({_NUMBER}))?)?"
-_DIGIT = re.compile(rf"(copy|sum|\d{{1,4}}):({_NUMBER})\*({_NUMBER}){_UNEVEN} (\w+)", re.ASCII)
+_DIGIT = re.compile(
+    rf"(copy|sum|\d{{1,4}}):({_NUMBER})\*({_NUMBER})(?:\+({_NUMBER})x({_NUMBER}))? (\w+)", re.ASCII
+)
 
 
 def parse_digit(text: str) -> Digit:
     """The digit that prints as ``text``; ParseError when it is of another form."""
     match_ = _DIGIT.fullmatch(text)
-    axis = next((axis for axis in AXES if match_ and axis == match_[7]), None)
+    axis = next((axis for axis in AXES if match_ and axis == match_[6]), None)
     if match_ is None or axis is None:
         raise ParseError(f"layout digit {text[:80]!r} is not of the form '0:32*2+3x1 core'")
     named = {name: dim for dim, name in NAMED.items()}
     dim = named[match_[1]] if match_[1] in named else int(match_[1])
-    size, stride, long, grain, skip = (int(n or 0) for n in match_.group(2, 3, 4, 5, 6))
-    return Digit(dim, size, stride, axis, long, grain, skip)
+    return Digit(
+        dim, int(match_[2]), int(match_[3]), axis, int(match_[4] or 0), int(match_[5] or 0)
+    )

@@ -436,8 +436,8 @@ class Layout:
                     raise LayoutError(f"{where} begins inside a stick; repack to begin in lane 0")
                 if not crossed and begin[0] != end[0]:
                     crossed = digit
-                skip = (digit.skip + int(begin[0])) % digit.size if digit.long else 0
-                digits[k] = replace(digit, skip=skip)
+                long = max(digit.long - int(begin[0]), 0)
+                digits[k] = replace(digit, long=long, grain=digit.grain if long else 0)
         return replace(self, shape=tuple(size for _, size in box), digits=tuple(digits))
 
     # Host arrays

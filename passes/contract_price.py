@@ -26,7 +26,6 @@ HINDERED = 0.03  # of the shorter of work and transfers is not hidden behind the
 TURN = 2  # cycles a trip of the innermost loop loses
 PIECES = (64, 128)  # columns of a piece that are tried
 FAR = 1.1  # times the least price so far, what tiles at least take that are not ended in pieces
-BUNCHED = 0.25  # of the tiles that all cores load at once, those that wait for one link at the end
 AHEAD = (4, 8, 16)  # slots that factors may stream through, beside those that all buffers have
 
 
@@ -34,7 +33,7 @@ def _filled(ways: Tilings, d: int, device: DeviceSpec | None = None) -> Floats:
     """[way]: share of whole tiles along a dimension that a core's part fills; of the matrix unit's
     time on them with its ``device``, which takes rows a pass at a time."""
     nest = ways.nest
-    unit = _unit(nest, d)
+    unit = GROUP if d == nest.stick else nest.step(d) if d == nest.k else 1
     local, units = -(-ways.local[d] // unit), -(-ways.tile[d] // unit)
     whole, last = local // units, local % units
     if device is not None and unit == 1 and d in nest.parallel:
@@ -42,19 +41,6 @@ def _filled(ways: Tilings, d: int, device: DeviceSpec | None = None) -> Floats:
         local = whole * units + last
     filled: Floats = local / (units * (whole + (last > 0)))
     return filled
-
-
-def _unit(nest: Nest, d: int) -> int:
-    """Elements along a dimension that are taken together."""
-    return GROUP if d == nest.stick else nest.step(d) if d == nest.k else 1
-
-
-def _even(ways: Tilings, d: int) -> Floats:
-    """[way]: what all cores have along a dimension, over what they would if each had as much as
-    the fullest."""
-    unit = _unit(ways.nest, d)
-    even: Floats = -(-ways.nest.extents[d] // unit) / (ways.parts[d] * -(-ways.local[d] // unit))
-    return np.minimum(1.0, even)
 
 
 def _trips(ways: Tilings, device: DeviceSpec | None = None) -> Floats:
@@ -77,14 +63,11 @@ def passes(alike: Ints, device: DeviceSpec) -> Ints:
 class Flow:
     """Cycles in which an operand comes, over the bus and through the memory unit of a core that
     loads for its group: the longer. ``fresh``: when its tiles come the first time; ``again``: once
-    more; ``one``: of one tile on all cores, over the bus; ``lag``: until the last tile has come
-    through the link of its half of the ring, where tiles of that half wait for one another while
-    the bus is done. All [way]."""
+    more; ``one``: of one tile on all cores, over the bus. All [way]."""
 
     fresh: Floats
     again: Floats
     one: Floats
-    lag: Floats
 
 
 def flow(ways: Tilings, operand: int, trips: Floats, device: DeviceSpec) -> Flow:
@@ -97,11 +80,7 @@ def flow(ways: Tilings, operand: int, trips: Floats, device: DeviceSpec) -> Flow
     times = passes(alike, device)
     groups = prod(ways.parts) / alike
     ticks, more = hbm.bus_ticks(size, run), hbm.again_ticks(size, run)
-    along = np.flatnonzero(spanned(m, nest)).tolist()
-    even = prod(
-        _even(ways, d) for d in along
-    )  # the bus passes what there is, the rest is waited for
-    one = even * ticks * times * groups / hbm.bytes_per_cycle
+    one = ticks * times * groups / hbm.bytes_per_cycle
     alone = ticks * times / hbm.bytes_per_cycle + hbm.held_cycles(size)
     shared = hbm.shared_cycles(size, run, np.minimum(alike, hbm.multicast_max))
     alone = np.where(alike > 1, np.maximum(alone, shared), alone)
@@ -110,11 +89,8 @@ def flow(ways: Tilings, operand: int, trips: Floats, device: DeviceSpec) -> Flow
     repeats = prod(np.where(ways.again(varies), ways.counts, 1)) - 1
     if operand < FACTORS:
         repeats = repeats * ~ways.keep[operand]
-    slower = one + even * more * times * groups / hbm.bytes_per_cycle
-    behind = BUNCHED * max(0.0, hbm.bytes_per_cycle / hbm.side_bytes_per_cycle - 1)
-    lag = np.where(alike > 1, 0.0, behind * one)  # what several cores take comes over both links
-    begun, repeated = np.maximum(one, alone) * fresh, np.maximum(slower, alone) * fresh * repeats
-    return Flow(begun, repeated, one, lag)
+    slower = one + more * times * groups / hbm.bytes_per_cycle
+    return Flow(np.maximum(one, alone) * fresh, np.maximum(slower, alone) * fresh * repeats, one)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,8 +103,7 @@ class Course:
     ``out``: with storing a tile, ``stored`` bytes at a time; ``late``: with what its sums are
     finished with. ``wait``: for the first tiles; ``work``: of the matrix unit alone; ``drain``: of
     a tile; ``full``: it takes more than half the accumulators. ``pace``: what the loads of a step
-    take at least in the slots that all buffers have, each in turn; ``lag`` as in ``Flow``, of all
-    factors that stream. All [way].
+    take at least in the slots that all buffers have, each in turn. All [way].
     """
 
     one: Ints
@@ -145,7 +120,6 @@ class Course:
     full: Bools
     pace: Floats
     trips: Floats
-    lag: Floats
 
     def take(self, which: npt.NDArray[Any]) -> Course:
         """That of the ways of these numbers."""
@@ -172,7 +146,7 @@ def course_of(ways: Tilings, device: DeviceSpec) -> Course:
     inner = np.ones(len(ways))
     for mine, count in zip(outer, trips, strict=True):
         inner = np.where(mine, count, inner)
-    first, rest, wait, late, lag = np.zeros((5, len(ways)))
+    first, rest, wait, late = np.zeros((4, len(ways)))
     streams = np.zeros(len(ways), np.bool_)
     for i, m in enumerate(nest.maps):
         there = ways.away[i]
@@ -187,9 +161,7 @@ def course_of(ways: Tilings, device: DeviceSpec) -> Course:
         first += np.where(spread, (fresh + repeated) / inner, fresh)
         rest += np.where(spread, (fresh + repeated) * (1 - 1 / inner), repeated)
         if i < FACTORS:
-            flows = there & ~ways.keep[i] & (along[fastest] | ~any_loop)
-            streams |= flows
-            lag += came.lag * (flows & any_loop)
+            streams |= there & ~ways.keep[i] & (along[fastest] | ~any_loop)
         if i not in nest.weights:
             into = wait if i < FACTORS else late
             into += once
@@ -204,7 +176,7 @@ def course_of(ways: Tilings, device: DeviceSpec) -> Course:
     work: Floats = one * _product(_trips(ways, device))
     return Course(
         one, _product(np.where(outer, trips, 1.0)), inner, first, rest, out, late, stored, wait,
-        work, drain, groups * 2 > device.pt.acc_groups, pace, _product(trips), lag,
+        work, drain, groups * 2 > device.pt.acc_groups, pace, _product(trips),
     )  # fmt: skip
 
 
@@ -237,9 +209,7 @@ def took(ways: Tilings, course: Course, device: DeviceSpec) -> Floats:
     pace = course.pace * nest.buffers / slots
     work = np.maximum(np.maximum(work, pace * course.trips), drain * steps)
     begin, later = work / inner, work * (1 - 1 / inner)
-    comes = first + one + np.where(inner > 1, 0.0, course.lag)
-    follows = rest + np.where(inner > 1, course.lag, 0.0)
-    cycles = np.maximum(begin + course.wait, comes) + np.maximum(later, follows)
+    cycles = np.maximum(begin + course.wait, first + one) + np.maximum(later, rest)
     over = HINDERED * np.minimum(work, first + rest)
     last = ways.piece[0] / ways.tile[nest.k] * (1 - 1 / pieces)
     if some:  # the first piece waits for the last tiles, as far as loads are not ahead of work

@@ -10,7 +10,7 @@ from math import prod
 
 from spyrec.ir.core import Value
 from spyrec.ir.tiles import FACTORS, again, around, tile_shape
-from spyrec.passes.contract_price import AHEAD, BUNCHED, FAR, HINDERED, PIECES, TURN
+from spyrec.passes.contract_price import AHEAD, FAR, HINDERED, PIECES, TURN
 from spyrec.passes.finish import piece_slots
 from spyrec.passes.kernel import GROUP, Map, Nest, padded, spans
 from spyrec.passes.pins import Counts, pinned_ahead, pinned_finish
@@ -31,14 +31,6 @@ def _filled(nest: Nest, d: int, tile: int, device: DeviceSpec | None = None) -> 
     return local / (units * (whole + (last > 0)))
 
 
-def _even(nest: Nest, d: int) -> float:
-    """What all cores have along a dimension, over what they would if each had as much as the
-    fullest."""
-    unit = GROUP if d == nest.stick else nest.step(d) if d == nest.k else 1
-    even = -(-nest.extents[d] // unit) / (nest.parts[d] * -(-nest.local[d] // unit))
-    return min(1.0, even)
-
-
 def passes(alike: int, device: DeviceSpec) -> int:
     """How often what ``alike`` cores need goes over the bus: one load delivers to so many cores at
     most, of which so many take it at once."""
@@ -50,21 +42,15 @@ def passes(alike: int, device: DeviceSpec) -> int:
 class Flow:
     """Cycles in which an operand comes, over the bus and through the memory unit of a core that
     loads for its group: the longer. ``fresh``: when its tiles come the first time; ``again``: once
-    more; ``one``: of one tile on all cores, over the bus; ``lag``: until the last tile has come
-    through the link of its half of the ring."""
+    more; ``one``: of one tile on all cores, over the bus."""
 
     fresh: float
     again: float
     one: float
-    lag: float
 
 
 def flow(
-    nest: Nest,
-    operand: int,
-    tile: Counts,
-    loops: Counts,
-    device: DeviceSpec,
+    nest: Nest, operand: int, tile: Counts, loops: Counts, device: DeviceSpec,
     keep: Collection[int],
 ) -> Flow:
     """How an operand that lies in card memory comes. Later trips of loops that it does not vary
@@ -75,8 +61,7 @@ def flow(
     times = passes(alike, device)
     groups = nest.cores / alike
     ticks, more = hbm.bus_ticks(size, run), hbm.again_ticks(size, run)
-    even = prod(_even(nest, d) for d in range(len(nest.extents)) if spans(m, d))
-    one = even * ticks * times * groups / hbm.bytes_per_cycle
+    one = ticks * times * groups / hbm.bytes_per_cycle
     alone = ticks * times / hbm.bytes_per_cycle + hbm.held_cycles(size)
     if alike > 1:
         alone = max(alone, hbm.shared_cycles(size, run, min(alike, hbm.multicast_max)))
@@ -84,10 +69,8 @@ def flow(
     outer = again(m, loops)
     fresh = prod(n * _filled(nest, d, tile[d]) for d, n in trips.items() if d not in outer)
     repeats = 0 if operand in keep else prod(trips[d] for d in outer) - 1
-    slower = one + even * more * times * groups / hbm.bytes_per_cycle
-    behind = BUNCHED * max(0.0, hbm.bytes_per_cycle / hbm.side_bytes_per_cycle - 1)
-    lag = 0.0 if alike > 1 else behind * one
-    return Flow(max(one, alone) * fresh, max(slower, alone) * fresh * repeats, one, lag)
+    slower = one + more * times * groups / hbm.bytes_per_cycle
+    return Flow(max(one, alone) * fresh, max(slower, alone) * fresh * repeats, one)
 
 
 @dataclass(frozen=True)
@@ -108,17 +91,11 @@ class Course:
     full: bool
     pace: float
     trips: float
-    lag: float
 
 
 def price(
-    nest: Nest,
-    tile: Counts,
-    loops: Counts,
-    device: DeviceSpec,
-    keep: Collection[int] = (),
-    finish: Counts = (),
-    ahead: int = 0,
+    nest: Nest, tile: Counts, loops: Counts, device: DeviceSpec, keep: Collection[int] = (),
+    finish: Counts = (), ahead: int = 0,
 ) -> float:
     """Cycles of the fullest core, as ``contract_costs`` has it."""
     return took(nest, tile, course_of(nest, tile, loops, device, keep), device, finish, ahead)
@@ -132,7 +109,7 @@ def course_of(
     one = _work(nest, tile, device)
     outer = [d for d in loops if d in nest.parallel]
     inner = trips[outer[-1]] if outer else 1.0
-    first = rest = wait = late = lag = 0.0
+    first = rest = wait = late = 0.0
     streams = False
     for i, (v, m) in enumerate(zip(nest.op.operands, nest.maps, strict=True)):
         if v.type.space == "lx" or v.type.size <= 1:
@@ -148,9 +125,7 @@ def course_of(
             rest += came.again
         if i < FACTORS and i not in nest.weights:
             wait += came.one
-        flows = i < FACTORS and i not in keep and around(m, loops) == tuple(loops)
-        streams |= flows
-        lag += came.lag if flows and loops else 0.0
+        streams |= i < FACTORS and i not in keep and around(m, loops) == tuple(loops)
         if i >= FACTORS and i not in nest.weights:
             late += came.one
     out, stored = _stored(nest, tile, device)
@@ -166,16 +141,12 @@ def course_of(
     pace = (device.hbm.latency_cycles + one) / nest.buffers if streams else 0.0
     return Course(
         one, steps, inner, first, rest, out, late, stored, wait, one * prod(parts), drain,
-        groups * 2 > device.pt.acc_groups, pace, prod(trips.values()), lag,
+        groups * 2 > device.pt.acc_groups, pace, prod(trips.values()),
     )  # fmt: skip
 
 
 def took(
-    nest: Nest,
-    tile: Counts,
-    course: Course,
-    device: DeviceSpec,
-    finish: Counts = (),
+    nest: Nest, tile: Counts, course: Course, device: DeviceSpec, finish: Counts = (),
     ahead: int = 0,
 ) -> float:
     """Cycles of a ``course`` whose tiles are ended in pieces of ``finish`` and whose factors stream
@@ -206,9 +177,7 @@ def took(
     work += max(0.0, course.late - window) + max(0.0, burst - window) * (steps - 1)
     pace = course.pace * nest.buffers / (ahead or nest.buffers)
     work = max(work, pace * course.trips, drain * steps)
-    now, then = (0.0, course.lag) if inner > 1 else (course.lag, 0.0)
-    busy = max(work / inner + course.wait, first + one + now)
-    busy += max(work * (1 - 1 / inner), rest + then)
+    busy = max(work / inner + course.wait, first + one) + max(work * (1 - 1 / inner), rest)
     over = HINDERED * min(work, first + rest)
     if last:  # the first piece waits for the last tiles, as far as loads are not ahead of work
         begun, later = course.first * inner / course.trips, 0.0
@@ -278,7 +247,9 @@ def streamed_bytes(nest: Nest, option: Option, lean: bool) -> int:
     _, tile, loops, keep, finish, ahead = option
     ends = [*zip(nest.op.operands, nest.maps, strict=True)]
     away = [v.type.space != "lx" and v.type.size > 1 for v in nest.op.operands]
-    factors = sum(_sizes(*ends[i], tile)[0] for i in range(FACTORS) if i not in keep and away[i])
+    factors = sum(
+        _sizes(*ends[i], tile)[0] for i in range(FACTORS) if i not in keep and away[i]
+    )
     if not finish:
         return tile_bytes(nest, tile, lean, keep) + max(0, ahead - nest.buffers) * factors
     ended = Nest(nest.op.with_attrs(tile=tile, loops=loops, keep=keep, finish=finish, ahead=ahead))
@@ -287,10 +258,8 @@ def streamed_bytes(nest: Nest, option: Option, lean: bool) -> int:
     late = [end for i, end in enumerate(ends) if i >= FACTORS and away[i]]
     made = zip(nest.op.results, nest.out_maps, strict=True)
     late += [(v, m) for v, m in made if v.type.space != "lx"]
-    return (
-        total
-        + ahead * factors
-        + sum(_sizes(v, m, piece.tile)[0] * piece_slots(ended, m) for v, m in late)
+    return total + ahead * factors + sum(
+        _sizes(v, m, piece.tile)[0] * piece_slots(ended, m) for v, m in late
     )
 
 
