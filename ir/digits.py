@@ -153,14 +153,37 @@ def _cover_fault(dim: int, extent: int, nest: Iterable[Digit]) -> str:
 def split_points(extent: int, parts: int, grain: int = 1) -> list[tuple[int, int]]:
     """``(start, size)`` of ``parts`` balanced parts of 0..extent-1 in multiples of ``grain``.
 
-    Sizes differ by at most one grain, long parts first; the last non-empty part may end early,
-    empty ones begin at ``extent``. LayoutError when an argument is out of range.
+    Sizes differ by at most one grain, long parts first. ``BLOCKED`` parts or more of grains of
+    several elements are as many equal blocks of parts as there can be, long ones first in each. The
+    last non-empty part may end early, empty ones begin at ``extent``. LayoutError when an argument
+    is out of range.
+
+    >>> split_points(10, 4)
+    [(0, 3), (3, 3), (6, 2), (8, 2)]
+    >>> split_points(40 * 64, 32, 64)[2:6]  # eight blocks of a part of 2 grains and three of 1
+    [(192, 64), (256, 64), (320, 128), (448, 64)]
     """
+    blocks, part = balanced(extent, parts, grain)
+    starts = [b * part.reach + part.part(i)[0] for b in range(blocks) for i in range(part.size)]
+    ends = [min(start, extent) for start in (*starts, blocks * part.reach)]
+    return [(a, b - a) for a, b in pairwise(ends)]
+
+
+BLOCKED = 24
+"""So many parts of columns are a core each or nearly so: were the long ones next to one another,
+the cores of one half of a card would have more to load than those of the other."""
+
+
+def balanced(extent: int, parts: int, grain: int) -> tuple[int, Digit]:
+    """How many equal blocks ``split_points`` makes, and the digit of the parts of one. LayoutError
+    when an argument is out of range."""
     if extent < 0 or parts < 1 or grain < 1:
         raise LayoutError(f"cannot cut {extent} elements into {parts} parts in grains of {grain}")
-    base, more = divmod(-(-extent // grain), parts)
-    starts = [min((i * base + min(i, more)) * grain, extent) for i in range(parts + 1)]
-    return [(a, b - a) for a, b in pairwise(starts)]
+    units = -(-extent // grain)
+    blocked = grain > 1 and BLOCKED <= parts <= units
+    blocks = math.gcd(units, parts) if blocked else 1
+    base, more = divmod(units // blocks, parts // blocks)
+    return blocks, Digit(0, parts // blocks, base * grain, "core", more, grain if more else 0)
 
 
 _NUMBER = r"\d{1,18}"

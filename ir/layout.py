@@ -25,6 +25,7 @@ from .digits import (
     Digit,
     Ints,
     LayoutError,
+    balanced,
     depth,
     fault,
     parse_digit,
@@ -280,10 +281,9 @@ class Layout:
             grain = self._grain(dim, (grains or {}).get(dim), "grain")
             if parts[dim] < 1:
                 raise LayoutError(f"dimension {dim} cannot be cut into {parts[dim]} parts")
-            base, more = divmod(-(-self.shape[dim] // grain), parts[dim])
-            digit = Digit(dim, parts[dim], base * grain, "core", more, grain if more else 0)
-            if digit.size > 1:
-                digits.append(digit)
+            blocks, part = balanced(self.shape[dim], parts[dim], grain)
+            block = Digit(dim, blocks, part.reach, "core")
+            digits += [replace(g, dim=dim) for g in (block, part) if g.size > 1]
         return self._inside(tuple(digits))
 
     def copied(self, copies: int) -> Layout:

@@ -255,6 +255,10 @@ class Nest:
         """The largest part of each dimension on any core."""
         return tuple(max(r[d][1] for r in self._parts) for d in range(len(self.extents)))
 
+    def least(self, dim: int) -> int:
+        """The smallest part of a dimension on any core that has one."""
+        return min(r[dim][1] for r in self._parts if r[dim][1])
+
     def trips(self, dim: int) -> int:
         """Trips of the loop over ``dim``: equal on all cores; the last may be short or empty."""
         first: tuple[int, ...] = self.op.attrs.get("first", ())  # type: ignore[assignment]

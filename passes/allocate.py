@@ -16,6 +16,7 @@ from spyrec.ir.tiles import FACTORS, tile_shape
 from spyrec.sim.device import DeviceSpec
 
 from .contract_price import least_costs
+from .draws import draw
 from .exchange_price import ring_cycles
 from .homes import align
 from .kernel import GROUP, Box, Map, Nest, clip, padded, rank1, spans, window
@@ -163,6 +164,7 @@ class CoreAllocation:
     ) -> tuple[float, ...]:
         """What ranks a cut whose fullest core works for ``busy`` cycles."""
         device, parts = target.device, cut.parts
+        hbm = device.hbm
         bus = link = ring = 0.0
         for i, (v, m) in enumerate(zip(cut.op.operands, cut.maps, strict=True)):
             if cut.kind == "move":
@@ -171,7 +173,7 @@ class CoreAllocation:
                     if v in owners:
                         ring += exchanged(v, boxes, owners[v], device)
                     else:
-                        bus += box_bytes(v, boxes) / device.hbm.bytes_per_cycle
+                        bus += box_bytes(v, boxes) / hbm.bytes_per_cycle
                 continue
             if not m:
                 continue
@@ -179,15 +181,15 @@ class CoreAllocation:
             distinct = prod(p for d, p in enumerate(parts) if p > 1 and spans(m, d))
             copies = readers // distinct
             if v not in owners:
-                fetches = -(-copies // device.hbm.takers_max)
-                one = bus_cycles(v, m, cut.local, device)
-                bus += one * distinct * fetches
-                link += one * device.hbm.bytes_per_cycle / device.hbm.core_bytes_per_cycle
+                drawn = draw(cut, i, hbm, device.cores.count)
+                one = bus_cycles(v, m, cut.local, device) * (1 + drawn.lost)
+                bus += one * distinct * drawn.bus * -(-copies // hbm.takers_max)
+                link += one * hbm.bytes_per_cycle / hbm.core_bytes_per_cycle
             else:
                 shape = rank1(v.type)
                 boxes = tuple(clip(window(m, r), shape) for r in cut.reading(i))
                 ring += exchanged(v, boxes, owners[v], device)
-        side = bus * device.hbm.bytes_per_cycle / device.hbm.side_bytes_per_cycle
+        side = bus * hbm.bytes_per_cycle / hbm.side_bytes_per_cycle
         side *= min(1.0, device.cores.count // 2 / prod(parts))  # what the first half reads
         return max(busy, bus, side, link) + ring + 0.01 * (busy + bus), -prod(parts)
 

@@ -61,9 +61,10 @@ def passes(alike: Ints, device: DeviceSpec) -> Ints:
 
 @dataclass(frozen=True)
 class Flow:
-    """Cycles in which an operand comes, over the bus and through the memory unit of a core that
-    loads for its group: the longer. ``fresh``: when its tiles come the first time; ``again``: once
-    more; ``one``: of one tile on all cores, over the bus. All [way]."""
+    """Cycles in which an operand comes. ``fresh``: when its tiles come the first time; ``again``:
+    once more; both [2, way]: of the bus, and of the link to a half of the ring; of the memory
+    unit of a core that loads for its group, if that takes longer. ``one``: of one tile on all
+    cores, over the bus [way]."""
 
     fresh: Floats
     again: Floats
@@ -79,7 +80,8 @@ def flow(ways: Tilings, operand: int, trips: Floats, device: DeviceSpec) -> Flow
     alike = np.prod(ways.parts[~spanned(m, nest)], axis=0)
     times = passes(alike, device)
     groups = prod(ways.parts) / alike
-    ticks, more = hbm.bus_ticks(size, run), hbm.again_ticks(size, run)
+    bus, link, lost = ways.draws[:, operand]
+    ticks, more = hbm.bus_ticks(size, run) + lost * size, hbm.again_ticks(size, run)
     one = ticks * times * groups / hbm.bytes_per_cycle
     alone = ticks * times / hbm.bytes_per_cycle + hbm.held_cycles(size)
     shared = hbm.shared_cycles(size, run, np.minimum(alike, hbm.multicast_max))
@@ -90,7 +92,9 @@ def flow(ways: Tilings, operand: int, trips: Floats, device: DeviceSpec) -> Flow
     if operand < FACTORS:
         repeats = repeats * ~ways.keep[operand]
     slower = one + more * times * groups / hbm.bytes_per_cycle
-    return Flow(np.maximum(one, alone) * fresh, np.maximum(slower, alone) * fresh * repeats, one)
+    paces = np.array([bus, link])
+    first, later = (np.maximum(paces * n, alone) * fresh for n in (one, slower))
+    return Flow(first, later * repeats, one)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +103,7 @@ class Course:
     there are ``trips``; ``tiles`` of results, ``inner`` of them in a trip of the loops outside the
     innermost that is not summed over.
 
-    On the first of these the bus is busy for ``first`` with operands, on the others for ``rest``;
+    On the first of these operands come for ``first``, on the others for ``rest``;
     ``out``: with storing a tile, ``stored`` bytes at a time; ``late``: with what its sums are
     finished with. ``wait``: for the first tiles; ``work``: of the matrix unit alone; ``drain``: of
     a tile; ``full``: it takes more than half the accumulators. ``pace``: what the loads of a step
@@ -146,7 +150,8 @@ def course_of(ways: Tilings, device: DeviceSpec) -> Course:
     inner = np.ones(len(ways))
     for mine, count in zip(outer, trips, strict=True):
         inner = np.where(mine, count, inner)
-    first, rest, wait, late = np.zeros((4, len(ways)))
+    first, rest = np.zeros((2, 2, len(ways)))
+    wait, late = np.zeros((2, len(ways)))
     streams = np.zeros(len(ways), np.bool_)
     for i, m in enumerate(nest.maps):
         there = ways.away[i]
@@ -174,6 +179,7 @@ def course_of(ways: Tilings, device: DeviceSpec) -> Course:
     # a slot is loaded, used and only then loaded again
     pace = np.where(streams, (hbm.latency_cycles + one) / nest.buffers, 0.0)
     work: Floats = one * _product(_trips(ways, device))
+    first, rest = first.max(axis=0), rest.max(axis=0)
     return Course(
         one, _product(np.where(outer, trips, 1.0)), inner, first, rest, out, late, stored, wait,
         work, drain, groups * 2 > device.pt.acc_groups, pace, _product(trips),

@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from spyrec.ir.core import Value
 from spyrec.ir.digits import Ints
-from spyrec.ir.layout import split_points
 from spyrec.ir.tiles import FACTORS, tile_shape
 from spyrec.sim.device import DeviceSpec
 
+from .draws import draw
 from .kernel import GROUP, Map, Nest, spans
 from .pins import Counts, pinned, pinned_ahead, pinned_keep, pinned_loops
 from .runs import STICK, buffer_sticks, sticks_and_run
@@ -42,7 +42,8 @@ class Tilings:
     the inner dimension and columns of the pieces in which a tile is ended, 0 when it is not so;
     ``ahead`` [way]: slots that factors stream through, 0 for as many as any buffer has;
     ``narrow`` [way]: columns of the core that has the fewest; ``number`` [way]: of the kernel, ways
-    of one are neighbours. Either all kernels divide what they sum over, or none does.
+    of one are neighbours; ``draws`` [3, operand, way]: how the cores draw each operand, as
+    ``draws.Draw`` has it. Either all kernels divide what they sum over, or none does.
     """
 
     nest: Nest
@@ -56,6 +57,7 @@ class Tilings:
     ahead: Ints
     narrow: Ints
     number: Ints
+    draws: Floats
 
     def __len__(self) -> int:
         return len(self.number)
@@ -170,6 +172,7 @@ class Tilings:
 
 ARRAYS = (
     "parts", "local", "tile", "order", "keep", "away", "piece", "ahead", "narrow", "number",
+    "draws",
 )  # fmt: skip
 
 
@@ -244,13 +247,14 @@ def tilings(
     parts, largest, there = (
         np.repeat(np.array(x)[:, None], count, axis=1) for x in (nest.parts, local, away)
     )
-    columns_of = split_points(nest.extents[n], nest.parts[n], nest.grain(n))
-    narrow = min(size for _, size in columns_of if size)
+    drawn = [draw(nest, i, device.hbm, device.cores.count) for i in range(len(nest.maps))]
+    draws = np.array([(d.bus, d.link, d.lost) for d in drawn]).T
     return Tilings(
         nest, parts, largest, tile[:, shape], np.where(second, rest, columns),
         keep=np.zeros((FACTORS, count), np.bool_), away=there,
         piece=np.zeros((2, count), np.int64), ahead=np.full(count, pinned_ahead(nest)),
-        narrow=np.full(count, narrow), number=np.zeros(count, np.int64),
+        narrow=np.full(count, nest.least(n)), number=np.zeros(count, np.int64),
+        draws=np.repeat(draws[..., None], count, axis=-1),
     )  # fmt: skip
 
 

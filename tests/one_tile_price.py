@@ -6,17 +6,21 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import prod
+
+import numpy as np
 
 from spyrec.ir.core import Value
 from spyrec.ir.tiles import FACTORS, again, around, tile_shape
 from spyrec.passes.contract_price import AHEAD, FAR, HINDERED, PIECES, TURN
 from spyrec.passes.finish import piece_slots
-from spyrec.passes.kernel import GROUP, Map, Nest, padded, spans
+from spyrec.passes.kernel import GROUP, Map, Nest, clip, padded, spans, window
 from spyrec.passes.pins import Counts, pinned_ahead, pinned_finish
 from spyrec.passes.runs import STICK, buffer_sticks, sticks_and_run
+from spyrec.passes.tile_ways import Floats
 from spyrec.passes.tiling import tile_bytes
-from spyrec.sim.device import DeviceSpec
+from spyrec.sim.device import SPREAD_STEPS, DeviceSpec
 
 
 def _filled(nest: Nest, d: int, tile: int, device: DeviceSpec | None = None) -> float:
@@ -42,10 +46,11 @@ def passes(alike: int, device: DeviceSpec) -> int:
 class Flow:
     """Cycles in which an operand comes, over the bus and through the memory unit of a core that
     loads for its group: the longer. ``fresh``: when its tiles come the first time; ``again``: once
-    more; ``one``: of one tile on all cores, over the bus."""
+    more; both over the bus and over the link to a half of the ring; ``one``: of one tile on all
+    cores, over the bus."""
 
-    fresh: float
-    again: float
+    fresh: Floats
+    again: Floats
     one: float
 
 
@@ -60,7 +65,8 @@ def flow(
     alike = prod(p for d, p in enumerate(nest.parts) if not spans(m, d))
     times = passes(alike, device)
     groups = nest.cores / alike
-    ticks, more = hbm.bus_ticks(size, run), hbm.again_ticks(size, run)
+    bus, link, lost = drawn(nest, operand, device)
+    ticks, more = hbm.bus_ticks(size, run) + lost * size, hbm.again_ticks(size, run)
     one = ticks * times * groups / hbm.bytes_per_cycle
     alone = ticks * times / hbm.bytes_per_cycle + hbm.held_cycles(size)
     if alike > 1:
@@ -70,7 +76,42 @@ def flow(
     fresh = prod(n * _filled(nest, d, tile[d]) for d, n in trips.items() if d not in outer)
     repeats = 0 if operand in keep else prod(trips[d] for d in outer) - 1
     slower = one + more * times * groups / hbm.bytes_per_cycle
-    return Flow(max(one, alone) * fresh, max(slower, alone) * fresh * repeats, one)
+    first, later = ([max(p * n, alone) * fresh for p in (bus, link)] for n in (one, slower))
+    return Flow(np.array(first), np.array(later) * repeats, one)
+
+
+def drawn(nest: Nest, operand: int, device: DeviceSpec) -> tuple[float, float, float]:
+    """``bus``, ``link`` and ``lost`` of ``spyrec.passes.draws.Draw``."""
+    m, hbm, half = nest.maps[operand], device.hbm, device.cores.count // 2
+    layout = nest.op.operands[operand].type.layout
+    assert layout is not None
+    boxes = {
+        core: clip(window(m, ranges), layout.shape)
+        for core, ranges in enumerate(nest.reading(operand)) if all(n for _, n in ranges)
+    }
+    rows = prod(nest.extents[d] for d in nest.parallel if d != nest.stick)
+    if operand != 1 or nest.summed != {nest.k} or rows > 8 or len({*boxes.values()}) < len(boxes):
+        return 1.0, 0.0, 0.0
+    cut = [d for d, p in enumerate(nest.parts) if p > 1 and spans(m, d)]
+    left = {
+        core: prod(-(-nest.core_ranges[core][d][1] // nest.grain(d)) for d in cut)
+        for core in boxes
+    }
+    every, narrow = len(left) * max(left.values()), hbm.bytes_per_cycle / hbm.side_bytes_per_cycle
+    bus, link = sum(left.values()) / every, 0.0
+    while left:
+        here, step = sum(core < half for core in left), min(left.values())
+        link += step * max(len(left), narrow * max(here, len(left) - here))
+        left = {core: n - step for core, n in left.items() if n > step}
+    sizes = [n for _, n in clip(window(m, [(0, n) for n in nest.local]), layout.shape)]
+    sticks, run = sticks_and_run(layout, sizes)
+    first = np.array([[start for start, _ in box] for box in boxes.values()])
+    places = sorted({*(layout.locate(first)[2]).tolist()})
+    if sticks == run or len(places) == 1:
+        return bus, link / every, 0.0
+    apart = min(b - a for a, b in pairwise(places)) * STICK
+    share = hbm.far_cycles * hbm.bytes_per_cycle / hbm.burst_bytes * len(places)
+    return bus, link / every, share / device.cores.count * hbm.spread(apart) / SPREAD_STEPS
 
 
 @dataclass(frozen=True)
@@ -109,14 +150,14 @@ def course_of(
     one = _work(nest, tile, device)
     outer = [d for d in loops if d in nest.parallel]
     inner = trips[outer[-1]] if outer else 1.0
-    first = rest = wait = late = 0.0
+    first, rest, wait, late = np.zeros(2), np.zeros(2), 0.0, 0.0
     streams = False
     for i, (v, m) in enumerate(zip(nest.op.operands, nest.maps, strict=True)):
         if v.type.space == "lx" or v.type.size <= 1:
             continue
         came = flow(nest, i, tile, loops, device, keep)
         if i in nest.weights:  # the first tiles come while the kernel before runs
-            came = replace(came, fresh=max(0.0, came.fresh - nest.buffers * came.one))
+            came = replace(came, fresh=np.maximum(0.0, came.fresh - nest.buffers * came.one))
         if outer and spans(m, outer[-1]):
             first += (came.fresh + came.again) / inner
             rest += (came.fresh + came.again) * (1 - 1 / inner)
@@ -140,7 +181,8 @@ def course_of(
     # a slot is loaded, used and only then loaded again
     pace = (device.hbm.latency_cycles + one) / nest.buffers if streams else 0.0
     return Course(
-        one, steps, inner, first, rest, out, late, stored, wait, one * prod(parts), drain,
+        one, steps, inner, float(max(first)), float(max(rest)), out, late, stored, wait,
+        one * prod(parts), drain,
         groups * 2 > device.pt.acc_groups, pace, prod(trips.values()),
     )  # fmt: skip
 

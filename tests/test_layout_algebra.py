@@ -72,6 +72,20 @@ def test_769_sticks_over_32_cores_use_all_32():
     assert layout.sticks == 25
 
 
+def test_longer_columns_are_spread_over_both_halves_of_the_cores():
+    layout = Layout.stick((1, 200 * 64), 16, 1).owned({1: 32}, (1,))
+    groups = [box[1][1] // 64 for box in layout.boxes()]
+    assert groups == [7, 6, 6, 6] * 8
+    assert [str(d) for d in layout.digits[:2]] == ["1:8*1600 core", "1:4*384+1x64 core"]
+
+
+def test_cuts_of_rows_and_into_few_or_too_many_parts_have_long_parts_first():
+    rows = [size for _, size in split_points(40, 32)]
+    assert rows == [2] * 8 + [1] * 24
+    assert [size // 64 for _, size in split_points(6 * 64, 4, 64)] == [2, 2, 1, 1]
+    assert [size // 64 for _, size in split_points(28 * 64, 32, 64)] == [1] * 28 + [0] * 4
+
+
 def test_more_cores_than_parts_leave_cores_without_elements():
     layout = Layout.stick((5, 64), 16, 1).owned({0: 8}, (0,))
     assert [box[0] for box in layout.boxes()] == [(i, 1) for i in range(5)] + [(5, 0)] * 3
