@@ -26,6 +26,7 @@ HINDERED = 0.03  # of the shorter of work and transfers is not hidden behind the
 TURN = 2  # cycles a trip of the innermost loop loses
 PIECES = (64, 128)  # columns of a piece that are tried
 FAR = 1.1  # times the least price so far, what tiles at least take that are not ended in pieces
+BUNCHED = 0.25  # of the tiles that all cores load at once, those that wait for one link at the end
 AHEAD = (4, 8, 16)  # slots that factors may stream through, beside those that all buffers have
 
 
@@ -64,11 +65,13 @@ class Flow:
     """Cycles in which an operand comes. ``fresh``: when its tiles come the first time; ``again``:
     once more; both [2, way]: of the bus, and of the link to a half of the ring; of the memory
     unit of a core that loads for its group, if that takes longer. ``one``: of one tile on all
-    cores, over the bus [way]."""
+    cores, over the bus; ``lag``: until the last tiles have come through the link of their half,
+    where they wait for one another when the bus is done [way]."""
 
     fresh: Floats
     again: Floats
     one: Floats
+    lag: Floats
 
 
 def flow(ways: Tilings, operand: int, trips: Floats, device: DeviceSpec) -> Flow:
@@ -94,7 +97,9 @@ def flow(ways: Tilings, operand: int, trips: Floats, device: DeviceSpec) -> Flow
     slower = one + more * times * groups / hbm.bytes_per_cycle
     paces = np.array([bus, link])
     first, later = (np.maximum(paces * n, alone) * fresh for n in (one, slower))
-    return Flow(first, later * repeats, one)
+    waits = (link > 0) & (_terms(ways) == 1)  # terms of sums wait for their neighbours anyway
+    behind = BUNCHED * max(0.0, hbm.bytes_per_cycle / hbm.side_bytes_per_cycle - 1)
+    return Flow(first, later * repeats, one, np.where(waits, behind * one, 0.0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +112,8 @@ class Course:
     ``out``: with storing a tile, ``stored`` bytes at a time; ``late``: with what its sums are
     finished with. ``wait``: for the first tiles; ``work``: of the matrix unit alone; ``drain``: of
     a tile; ``full``: it takes more than half the accumulators. ``pace``: what the loads of a step
-    take at least in the slots that all buffers have, each in turn. All [way].
+    take at least in the slots that all buffers have, each in turn; ``lag`` as in ``Flow``, of all
+    factors that stream. All [way].
     """
 
     one: Ints
@@ -124,6 +130,7 @@ class Course:
     full: Bools
     pace: Floats
     trips: Floats
+    lag: Floats
 
     def take(self, which: npt.NDArray[Any]) -> Course:
         """That of the ways of these numbers."""
@@ -151,7 +158,7 @@ def course_of(ways: Tilings, device: DeviceSpec) -> Course:
     for mine, count in zip(outer, trips, strict=True):
         inner = np.where(mine, count, inner)
     first, rest = np.zeros((2, 2, len(ways)))
-    wait, late = np.zeros((2, len(ways)))
+    wait, late, lag = np.zeros((3, len(ways)))
     streams = np.zeros(len(ways), np.bool_)
     for i, m in enumerate(nest.maps):
         there = ways.away[i]
@@ -166,7 +173,9 @@ def course_of(ways: Tilings, device: DeviceSpec) -> Course:
         first += np.where(spread, (fresh + repeated) / inner, fresh)
         rest += np.where(spread, (fresh + repeated) * (1 - 1 / inner), repeated)
         if i < FACTORS:
-            streams |= there & ~ways.keep[i] & (along[fastest] | ~any_loop)
+            flows = there & ~ways.keep[i] & (along[fastest] | ~any_loop)
+            streams |= flows
+            lag += came.lag * (flows & any_loop)
         if i not in nest.weights:
             into = wait if i < FACTORS else late
             into += once
@@ -182,7 +191,7 @@ def course_of(ways: Tilings, device: DeviceSpec) -> Course:
     first, rest = first.max(axis=0), rest.max(axis=0)
     return Course(
         one, _product(np.where(outer, trips, 1.0)), inner, first, rest, out, late, stored, wait,
-        work, drain, groups * 2 > device.pt.acc_groups, pace, _product(trips),
+        work, drain, groups * 2 > device.pt.acc_groups, pace, _product(trips), lag,
     )  # fmt: skip
 
 
@@ -215,7 +224,9 @@ def took(ways: Tilings, course: Course, device: DeviceSpec) -> Floats:
     pace = course.pace * nest.buffers / slots
     work = np.maximum(np.maximum(work, pace * course.trips), drain * steps)
     begin, later = work / inner, work * (1 - 1 / inner)
-    cycles = np.maximum(begin + course.wait, first + one) + np.maximum(later, rest)
+    comes = first + one + np.where(inner > 1, 0.0, course.lag)
+    follows = rest + np.where(inner > 1, course.lag, 0.0)
+    cycles = np.maximum(begin + course.wait, comes) + np.maximum(later, follows)
     over = HINDERED * np.minimum(work, first + rest)
     last = ways.piece[0] / ways.tile[nest.k] * (1 - 1 / pieces)
     if some:  # the first piece waits for the last tiles, as far as loads are not ahead of work

@@ -13,7 +13,7 @@ import numpy as np
 
 from spyrec.ir.core import Value
 from spyrec.ir.tiles import FACTORS, again, around, tile_shape
-from spyrec.passes.contract_price import AHEAD, FAR, HINDERED, PIECES, TURN
+from spyrec.passes.contract_price import AHEAD, BUNCHED, FAR, HINDERED, PIECES, TURN
 from spyrec.passes.finish import piece_slots
 from spyrec.passes.kernel import GROUP, Map, Nest, clip, padded, spans, window
 from spyrec.passes.pins import Counts, pinned_ahead, pinned_finish
@@ -52,10 +52,15 @@ class Flow:
     fresh: Floats
     again: Floats
     one: float
+    lag: float
 
 
 def flow(
-    nest: Nest, operand: int, tile: Counts, loops: Counts, device: DeviceSpec,
+    nest: Nest,
+    operand: int,
+    tile: Counts,
+    loops: Counts,
+    device: DeviceSpec,
     keep: Collection[int],
 ) -> Flow:
     """How an operand that lies in card memory comes. Later trips of loops that it does not vary
@@ -77,7 +82,13 @@ def flow(
     repeats = 0 if operand in keep else prod(trips[d] for d in outer) - 1
     slower = one + more * times * groups / hbm.bytes_per_cycle
     first, later = ([max(p * n, alone) * fresh for p in (bus, link)] for n in (one, slower))
-    return Flow(np.array(first), np.array(later) * repeats, one)
+    behind = BUNCHED * max(0.0, hbm.bytes_per_cycle / hbm.side_bytes_per_cycle - 1)
+    return Flow(
+        np.array(first),
+        np.array(later) * repeats,
+        one,
+        behind * one if link and nest.terms == 1 else 0.0,
+    )
 
 
 def drawn(nest: Nest, operand: int, device: DeviceSpec) -> tuple[float, float, float]:
@@ -87,15 +98,15 @@ def drawn(nest: Nest, operand: int, device: DeviceSpec) -> tuple[float, float, f
     assert layout is not None
     boxes = {
         core: clip(window(m, ranges), layout.shape)
-        for core, ranges in enumerate(nest.reading(operand)) if all(n for _, n in ranges)
+        for core, ranges in enumerate(nest.reading(operand))
+        if all(n for _, n in ranges)
     }
     rows = prod(nest.extents[d] for d in nest.parallel if d != nest.stick)
     if operand != 1 or nest.summed != {nest.k} or rows > 8 or len({*boxes.values()}) < len(boxes):
         return 1.0, 0.0, 0.0
     cut = [d for d, p in enumerate(nest.parts) if p > 1 and spans(m, d)]
     left = {
-        core: prod(-(-nest.core_ranges[core][d][1] // nest.grain(d)) for d in cut)
-        for core in boxes
+        core: prod(-(-nest.core_ranges[core][d][1] // nest.grain(d)) for d in cut) for core in boxes
     }
     every, narrow = len(left) * max(left.values()), hbm.bytes_per_cycle / hbm.side_bytes_per_cycle
     bus, link = sum(left.values()) / every, 0.0
@@ -132,11 +143,17 @@ class Course:
     full: bool
     pace: float
     trips: float
+    lag: float
 
 
 def price(
-    nest: Nest, tile: Counts, loops: Counts, device: DeviceSpec, keep: Collection[int] = (),
-    finish: Counts = (), ahead: int = 0,
+    nest: Nest,
+    tile: Counts,
+    loops: Counts,
+    device: DeviceSpec,
+    keep: Collection[int] = (),
+    finish: Counts = (),
+    ahead: int = 0,
 ) -> float:
     """Cycles of the fullest core, as ``contract_costs`` has it."""
     return took(nest, tile, course_of(nest, tile, loops, device, keep), device, finish, ahead)
@@ -150,7 +167,7 @@ def course_of(
     one = _work(nest, tile, device)
     outer = [d for d in loops if d in nest.parallel]
     inner = trips[outer[-1]] if outer else 1.0
-    first, rest, wait, late = np.zeros(2), np.zeros(2), 0.0, 0.0
+    first, rest, wait, late, lag = np.zeros(2), np.zeros(2), 0.0, 0.0, 0.0
     streams = False
     for i, (v, m) in enumerate(zip(nest.op.operands, nest.maps, strict=True)):
         if v.type.space == "lx" or v.type.size <= 1:
@@ -166,7 +183,9 @@ def course_of(
             rest += came.again
         if i < FACTORS and i not in nest.weights:
             wait += came.one
-        streams |= i < FACTORS and i not in keep and around(m, loops) == tuple(loops)
+        flows = i < FACTORS and i not in keep and around(m, loops) == tuple(loops)
+        streams |= flows
+        lag += came.lag if flows and loops else 0.0
         if i >= FACTORS and i not in nest.weights:
             late += came.one
     out, stored = _stored(nest, tile, device)
@@ -183,12 +202,16 @@ def course_of(
     return Course(
         one, steps, inner, float(max(first)), float(max(rest)), out, late, stored, wait,
         one * prod(parts), drain,
-        groups * 2 > device.pt.acc_groups, pace, prod(trips.values()),
+        groups * 2 > device.pt.acc_groups, pace, prod(trips.values()), lag,
     )  # fmt: skip
 
 
 def took(
-    nest: Nest, tile: Counts, course: Course, device: DeviceSpec, finish: Counts = (),
+    nest: Nest,
+    tile: Counts,
+    course: Course,
+    device: DeviceSpec,
+    finish: Counts = (),
     ahead: int = 0,
 ) -> float:
     """Cycles of a ``course`` whose tiles are ended in pieces of ``finish`` and whose factors stream
@@ -219,7 +242,9 @@ def took(
     work += max(0.0, course.late - window) + max(0.0, burst - window) * (steps - 1)
     pace = course.pace * nest.buffers / (ahead or nest.buffers)
     work = max(work, pace * course.trips, drain * steps)
-    busy = max(work / inner + course.wait, first + one) + max(work * (1 - 1 / inner), rest)
+    now, then = (0.0, course.lag) if inner > 1 else (course.lag, 0.0)
+    busy = max(work / inner + course.wait, first + one + now)
+    busy += max(work * (1 - 1 / inner), rest + then)
     over = HINDERED * min(work, first + rest)
     if last:  # the first piece waits for the last tiles, as far as loads are not ahead of work
         begun, later = course.first * inner / course.trips, 0.0
@@ -289,9 +314,7 @@ def streamed_bytes(nest: Nest, option: Option, lean: bool) -> int:
     _, tile, loops, keep, finish, ahead = option
     ends = [*zip(nest.op.operands, nest.maps, strict=True)]
     away = [v.type.space != "lx" and v.type.size > 1 for v in nest.op.operands]
-    factors = sum(
-        _sizes(*ends[i], tile)[0] for i in range(FACTORS) if i not in keep and away[i]
-    )
+    factors = sum(_sizes(*ends[i], tile)[0] for i in range(FACTORS) if i not in keep and away[i])
     if not finish:
         return tile_bytes(nest, tile, lean, keep) + max(0, ahead - nest.buffers) * factors
     ended = Nest(nest.op.with_attrs(tile=tile, loops=loops, keep=keep, finish=finish, ahead=ahead))
@@ -300,8 +323,10 @@ def streamed_bytes(nest: Nest, option: Option, lean: bool) -> int:
     late = [end for i, end in enumerate(ends) if i >= FACTORS and away[i]]
     made = zip(nest.op.results, nest.out_maps, strict=True)
     late += [(v, m) for v, m in made if v.type.space != "lx"]
-    return total + ahead * factors + sum(
-        _sizes(v, m, piece.tile)[0] * piece_slots(ended, m) for v, m in late
+    return (
+        total
+        + ahead * factors
+        + sum(_sizes(v, m, piece.tile)[0] * piece_slots(ended, m) for v, m in late)
     )
 
 
