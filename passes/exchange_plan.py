@@ -23,7 +23,7 @@ from .ring_ways import Fragment
 from .sends import Ends, Send, Sizes, copy_cycles, divided, plan_sends
 
 COPY_DIMS = 6  # of an instruction, one of which the vector unit needs for the lanes
-LONG = 200  # core cycles from which an exchange is worth tries that take long themselves
+LONG = 400  # core cycles from which an exchange is worth tries that take long themselves
 VERY_LONG = 1000  # and from which twice the effort is spent
 MAX_PERMUTED = 4  # dimensions longer than one element whose orders are all tried
 
@@ -169,8 +169,8 @@ def _both(one: Send, other: Send) -> Send | None:
     return replace(one, box=(*one.box[:t], (start, n + m), *one.box[t + 1 :]))
 
 
-EFFORT = 60_000  # of the search for better orders: about so many fragments are timed
-IMPROVED = 2  # plans, the best of those tried
+EFFORT = 12_000  # of the search for better orders: about so many fragments are timed
+IMPROVED = 1  # plans, the best of those tried
 DIVIDED = 2, 4  # parts
 DIVIDED_MOST = 64  # sends of an exchange in which they may be divided
 CROWDED = 1.1  # times what they would take if all segments were loaded alike
