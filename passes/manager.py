@@ -100,20 +100,61 @@ def run_pipeline(
     return module
 
 
+def from_elsewhere(step: Pass) -> bool:
+    """Whether somebody else wrote the pass."""
+    return not type(step).__module__.startswith("spyrec.")
+
+
 def _result(step: Pass, module: Module, target: Target) -> Module:
-    ours = type(step).__module__.startswith("spyrec.")
+    if not from_elsewhere(step):
+        return step.run(module, target)
+    given = _text(module)
     try:
         after = step.run(module, target)
-    except Exception as error:
-        if ours:
-            raise
+    except (Exception, SystemExit) as error:
         *_, last = traceback.extract_tb(error.__traceback__)
         kind = "" if isinstance(error, SpyrecError) else f"{type(error).__name__}: "
         where = "" if isinstance(error, SpyrecError) else f" ({last.filename}, line {last.lineno})"
         raise PassError(f"pass {step.name}: {kind}{error}{where}") from error
     if not isinstance(after, Module):
         raise PassError(f"pass {step.name} gave {type(after).__name__}, expected a module")
+    try:
+        changed = _text(module) != given
+        _text(after)
+    except Exception as error:
+        raise PassError(
+            f"pass {step.name} left a module with a part that is none: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    if changed:
+        raise PassError(
+            f"pass {step.name} changed the module it was given; it must make a new one, as rewrite "
+            "and dataclasses.replace do"
+        )
     return after
+
+
+def _text(module: Module) -> str:
+    """The module as text, long constants by digest; "" where a rule that it breaks leaves none."""
+    from spyrec.ir.printer import print_module
+
+    try:
+        return print_module(module, data="elide")
+    except SpyrecError:
+        return ""
+
+
+def blame(guests: Iterable[tuple[Pass, Module, Module]]) -> None:
+    """To be called when a pass of ours stumbled: PassError when one of the passes from elsewhere,
+    each with the modules before and after it, left one that breaks a rule and was given none."""
+    from spyrec.ir.verifier import problems
+
+    for step, before, after in guests:
+        if (found := problems(after)) and not problems(before):
+            raise PassError(
+                f"pass {step.name} left a malformed module: rule {found[0].rule}: "
+                f"{found[0].sentence}"
+            )
 
 
 def insert_before(pipeline: Pipeline, name: str, step: Pass) -> Pipeline:
@@ -220,6 +261,11 @@ def oracle(
         wants = last[1]
         gots = run(after, fitted(after, inputs))
         last = after, gots
+        if wants.keys() != gots.keys():
+            raise PassError(
+                f"oracle: pass {step.name} changed the outputs from {', '.join(wants)} to "
+                f"{', '.join(gots) or 'none'}"
+            )
         limit = tolerance(after) if callable(tolerance) else tolerance
         for name in after.output_names:
             error = output_error(wants[name], gots[name])
@@ -243,15 +289,21 @@ def fitted(module: Module, inputs: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def random_inputs(module: Module, seed: int = 0) -> dict[str, Array]:
-    """Inputs for the oracle: normal floats, integers 0 and 1 (legal as any index), coin flips."""
+    """Inputs for the oracle: normal floats, integers 0 and 1 (legal as any index), coin flips.
+    PassError when one has more elements or dimensions than an array may have."""
     rng = np.random.default_rng(seed)
     made: dict[str, Array] = {}
     for v in module.body.args:
         shape, kind = v.type.static_shape, v.type.dtype
-        if kind.kind == "float":
-            made[v.name] = round_to(rng.normal(size=shape), kind)
-        else:
-            made[v.name] = rng.integers(0, 2, shape).astype(kind.np_dtype)
+        try:
+            if kind.kind == "float":
+                made[v.name] = round_to(rng.normal(size=shape), kind)
+            else:
+                made[v.name] = rng.integers(0, 2, shape).astype(kind.np_dtype)
+        except ValueError as error:
+            raise PassError(
+                f"input {v.name} cannot be made at random, no array has its type {v.type}: {error}"
+            ) from None
     return made
 
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from spyrec.ir.errors import PassError
+from spyrec.ir.errors import PassError, SpyrecError
 from spyrec.ir.near import EVERY_PASS, listed
 
 from .manager import Absent, Pass, Pipeline, Registry
@@ -38,6 +38,15 @@ def parse_pipeline(text: str, registry: Registry) -> Pipeline:
         name, options, at = _pass_text(text, tokens, at)
         made.append(_make(name, options, registry))
     return tuple(made)
+
+
+def check_name(name: str) -> None:
+    """PassError when a pass is called what no pipeline can say."""
+    if re.fullmatch(_WORD, name) is None:
+        raise PassError(
+            f"a pass cannot be called {name!r}: expected a letter or _, then letters, digits, _, - "
+            "and ."
+        )
 
 
 def print_pipeline(passes: Pipeline) -> str:
@@ -190,7 +199,12 @@ def _make(name: str, options: dict[str, Option], registry: Registry) -> Pass:
         for f in fields(make):
             if f.name in options:
                 _check_kind(name, f.name, options[f.name], f.default)
-    return make(**options)
+    try:
+        return make(**options)
+    except SpyrecError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise PassError(f"pass {name} cannot be made: {type(error).__name__}: {error}") from error
 
 
 def _check_kind(step: str, key: str, value: Option, default: Any) -> None:

@@ -21,6 +21,7 @@ from .join_products import JoinProducts
 from .legalize_dtypes import LegalizeDtypes
 from .limits import Limits
 from .manager import Absent, Pass, Registry
+from .pipeline_text import check_name
 from .pull_scales import PullScales
 from .range_scale import RangeScale
 
@@ -76,6 +77,10 @@ def _loaded(point: EntryPoint, taken: Registry) -> type[Pass]:
             f"{what} is no class with a name, a summary (both class variables) and a method "
             "run(module, target)"
         )
+    try:
+        check_name(str(made.name))
+    except PassError as error:
+        raise PassError(f"{what}: {error}") from None
     if str(made.name) in taken:
         raise PassError(f"{what} is called {made.name}, and so is another pass")
     return made
@@ -83,6 +88,7 @@ def _loaded(point: EntryPoint, taken: Registry) -> type[Pass]:
 
 def is_pass(made: object) -> TypeGuard[type[Pass]]:
     """Whether it is a class of passes."""
+    if not inspect.isclass(made):  # asked first: other objects may answer any question, or raise
+        return False
     texts = (getattr(made, "name", None), getattr(made, "summary", None))
-    known = all(isinstance(text, str) for text in texts)
-    return inspect.isclass(made) and known and callable(getattr(made, "run", None))
+    return all(isinstance(text, str) for text in texts) and callable(getattr(made, "run", None))

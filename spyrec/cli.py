@@ -103,10 +103,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     """
     for name in THREADS:
         os.environ.setdefault(name, "1")
+    _open_streams()
     for number in STOPPING:
         if signal.getsignal(number) == signal.SIG_DFL:  # not ignored, as under nohup
             signal.signal(number, _stop)
     sys.exit(run(sys.argv[1:] if argv is None else argv))
+
+
+def _open_streams() -> None:
+    """Streams that were closed by who started us are empty, so that no file takes their place."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 (open to the end)
 
 
 def run(argv: Sequence[str]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ import click
 from spyrec.cli_compile import parse_const, parse_sizes
 from spyrec.cli_opt import read_module
 from spyrec.cli_passes import Places, pass_options
-from spyrec.cli_path import NEW_FILE
+from spyrec.cli_path import NEW_FILE, Number
 
 if TYPE_CHECKING:
     from spyrec.ir.core import Module
@@ -33,8 +34,9 @@ FOUND = 1
 @pass_options
 @click.option("--inputs", type=click.Path(dir_okay=False), metavar="IN.npz",
               help="Inputs to compare results with. Default: random ones.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of random inputs.")
-@click.option("--tolerance", type=click.FloatRange(min=0),
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
+              help="Of random inputs.")
+@click.option("--tolerance", type=Number(min=0),
               help="Allowed error of results. Default: by the formats of the module.")
 @click.option("--no-reduce", is_flag=True, help="Name the pass only.")
 @click.option("--tries", type=click.IntRange(min=1), default=2000, show_default=True,
@@ -81,9 +83,10 @@ def bisect_command(
         if found is None:
             click.echo(f"{len(pipeline)} passes and none of them breaks {Path(model).name}")
             return 0
-        small = None if no_reduce else search.smallest(module, found, tries)
-    _tell(found, pipeline)
-    if small is not None:
+    _tell(found, pipeline)  # before the reduction, which takes longer and may be stopped
+    if not no_reduce:
+        with progress_bar() as progress:
+            small = replace(search, progress=progress).smallest(module, found, tries)
         path = output or f"{Path(model).stem}.bisect.sir"
         files.write_text(path, print_module(small))
         n = part.weight(small)
@@ -121,7 +124,7 @@ def _inputs(module: Module, path: str) -> dict[str, Any]:
 @click.option("--test", "command", required=True, metavar="CMD",
               help="Command that fails; {} stands for the candidate's file, which else comes last.")
 @click.option("--match", metavar="TEXT", help="What the command must print when it fails.")
-@click.option("--timeout", type=click.FloatRange(min=0.1), default=60.0, show_default=True,
+@click.option("--timeout", type=Number(0.1, 86400), default=60.0, show_default=True,
               metavar="SECONDS", help="A command that takes longer has not failed.")
 @click.option("--tries", type=click.IntRange(min=1), default=2000, show_default=True,
               help="Most candidates to try.")

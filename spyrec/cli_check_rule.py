@@ -22,7 +22,8 @@ Found = tuple["Mapping[str, Rule]", "Mapping[str, list[Module]]"]
 @click.argument("names", metavar="[RULE]...", nargs=-1)
 @click.option("--count", type=click.IntRange(min=1), default=200, show_default=True,
               help="Models to try each rule on.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of models and inputs.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
+              help="Of models and inputs.")
 def check_rule_command(file: str, names: Sequence[str], count: int, seed: int) -> int:
     """Try each RULE of FILE (all, unless named) on random small models that have its pattern, and
     compare what they compute before and after, as its class of exactness asks.
@@ -67,7 +68,7 @@ def _told(verdict: Verdict, examples: int) -> str:
 
 def read_rules(path: Path) -> Found:
     """The rules of a file by name, and models to try those on that are written in Python."""
-    from spyrec.ir.errors import PassError
+    from spyrec.ir.errors import ParseError, PassError
     from spyrec.ir.parser import parse_module
     from spyrec.passes.rule import Rule
     from spyrec.workbench.plugins import module_of, read_file, rules_of
@@ -84,6 +85,13 @@ def read_rules(path: Path) -> Found:
     if not found:
         raise PassError(f"{path} has no rule at its top level, alone or in a tuple")
     texts = module.get("EXAMPLES", {})
-    if not isinstance(texts, dict):
+    lists = texts.values() if isinstance(texts, dict) else (None,)
+    if not all(isinstance(g, list | tuple) and all(isinstance(t, str) for t in g) for g in lists):
         raise PassError(f"{path}: EXAMPLES is no dict of rule name -> list of IR texts")
-    return found, {name: [parse_module(t) for t in given] for name, given in texts.items()}
+    models: dict[str, list[Module]] = {}
+    for name, given in texts.items():
+        try:
+            models[name] = [parse_module(text) for text in given]
+        except ParseError as error:
+            raise ParseError(f"{path}: EXAMPLES of {name}: {error}") from None
+    return found, models

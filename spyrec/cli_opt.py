@@ -11,7 +11,7 @@ import click
 
 from spyrec.cli_compile import no_collections
 from spyrec.cli_passes import Places, pass_options
-from spyrec.cli_path import NEW_FILE, write_out
+from spyrec.cli_path import NEW_FILE, Number, write_out
 
 if TYPE_CHECKING:
     from spyrec.ir.core import Module
@@ -36,9 +36,9 @@ STDIN = "-"
 @click.option("--verify-each", is_flag=True, help="Check the IR's rules after every pass.")
 @click.option("--oracle-each", is_flag=True,
               help="Interpret the module before and after every pass and compare the results.")
-@click.option("--tolerance", type=click.FloatRange(min=0),
+@click.option("--tolerance", type=Number(min=0),
               help="Error that --oracle-each allows. Default: by the formats of the module.")
-@click.option("--seed", type=int, default=0, show_default=True,
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
               help="Of the random inputs of --oracle-each.")
 @click.option("--time-passes", is_flag=True, help="Show the seconds of each pass, on stderr.")
 @click.option("--stats", is_flag=True, help="Show the ops each pass added and removed, on stderr.")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from spyrec.compare import Comparison, Pair
 from spyrec.table import size
 
+MEANINGFUL = re.compile(r"[\\`*|<\[\]#~&@]|(?<!\w)_|_(?!\w)")
+"""Characters that markdown may take for more than themselves; "_" inside a word is none."""
 HEADINGS = ("kernel", "before", "after", "change", "", "what changed")
 
 
@@ -16,9 +19,9 @@ def markdown(c: Comparison, threshold: float | None, least_cycles: int, every: b
     before, after = c.cycles
     lines = [
         f"**{before:,} -> {after:,} cycles ({share(before, after)})**, "
-        f"{c.models[1] if c.models[0] == c.models[1] else ' -> '.join(c.models)}",
+        f"{' -> '.join(map(plain, dict.fromkeys(c.models)))}",
         "",
-        *(f"> {w}" for w in c.warnings),
+        *(f"> {plain(w)}" for w in c.warnings),
         *([""] if c.warnings else []),
         "| | before | after | change |", "|---|--:|--:|--:|",
         *(f"| {' | '.join(cells)} |" for cells in totals(c)),
@@ -47,12 +50,19 @@ def rows(c: Comparison, every: bool) -> list[Pair]:
 
 
 def cells_of(pair: Pair) -> tuple[str, ...]:
-    a, b = (name.replace("+", " + ") for name in pair.names)
+    a, b = (plain(name.replace("+", " + ")) for name in pair.names)
     name = a if a == b else f"{a} -> {b}"
     return (
         name, f"{pair.before:,}", f"{pair.after:,}", f"{pair.more:+,}" if pair.more else "0",
-        share(pair.before, pair.after), "; ".join(pair.changed),
+        share(pair.before, pair.after), plain("; ".join(pair.changed)),
     )
+
+
+def plain(text: str) -> str:
+    """A text of a stranger's report as markdown that shows it on one line and means nothing else:
+    neither markup, a cell of a table, a link, nor an escape of the terminal."""
+    line = "".join(c if c.isprintable() else " " for c in text)
+    return MEANINGFUL.sub(r"\\\g<0>", line)
 
 
 def totals(c: Comparison) -> Iterator[tuple[str, str, str, str]]:

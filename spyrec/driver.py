@@ -17,7 +17,16 @@ from spyrec.memo import Memo
 from spyrec.passes.baseline_residency import BaselineResidency
 from spyrec.passes.hbm_plan import HbmPlan
 from spyrec.passes.improve import BY_SIZE, Improve
-from spyrec.passes.manager import Hook, Pass, Pipeline, Target, no_hook, run_pipeline
+from spyrec.passes.manager import (
+    Hook,
+    Pass,
+    Pipeline,
+    Target,
+    blame,
+    from_elsewhere,
+    no_hook,
+    run_pipeline,
+)
 from spyrec.passes.pin import pinned_pipeline
 from spyrec.passes.pipeline import PLANNERS, check_order, registry
 from spyrec.passes.pipeline_text import parse_pipeline
@@ -101,14 +110,31 @@ def lower_module(
         passes = pinned_pipeline(passes, parse_plan(plan))
     watch = hook or no_hook
     done = 0
+    guests: list[tuple[Pass, Module, Module]] = []
 
     def report(step: Pass, before: Module, after: Module, seconds: float) -> None:
         nonlocal done
         done += 1
+        if from_elsewhere(step):
+            guests.append((step, before, after))
         if progress is not None:
             progress(step.name, min(done, len(passes)), len(passes) + 1)
         watch(step, before, after, seconds)
 
+    try:
+        return _lowered(module, passes, target, report, built, memo)
+    except SpyrecError:
+        raise
+    except Exception:
+        blame(guests)
+        raise
+
+
+def _lowered(
+    module: Module, passes: Pipeline, target: Target, report: Hook,
+    built: dict[Hashable, Built] | None, memo: Path | None,
+) -> Module:
+    """The module after the passes, with trial runs for those that settle close calls."""
     at = next((i + 1 for i, p in enumerate(passes) if isinstance(p, Improve) and p.steps), None)
     if at is None or not any(isinstance(p, HbmPlan) for p in passes[at:]):
         return _plan_with_room(module, passes, target, report)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from itertools import groupby
 from typing import Any
 
@@ -84,9 +84,13 @@ def _arguments(method: Callable[..., Any]) -> str:
 
 
 def pass_options(make: Callable[..., Any]) -> list[str]:
-    """``["limit=1024"]``: the options of a pass with their defaults, spelled as in a pipeline."""
+    """``["limit=1024"]``: the options of a pass with their defaults, spelled as in a pipeline; the
+    name alone of one without."""
     options = fields(make) if isinstance(make, type) and is_dataclass(make) else ()
-    return [f"{f.name.replace('_', '-')}={f.default}" for f in options]
+    return [
+        f.name.replace("_", "-") + ("" if f.default is MISSING else f"={f.default}")
+        for f in options
+    ]
 
 
 def pass_reference(name: str, make: Callable[..., Any]) -> str:

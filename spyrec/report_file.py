@@ -19,17 +19,17 @@ T = TypeVar("T")
 def read_report(path: str | Path) -> Report:
     """The report in a file that ``simulate --report`` wrote. Fields that are not known are left
     out. SpyrecError that names each field which is missing or of another kind; OSError."""
-    file = Path(path)
-    if file.stat().st_size > MOST_BYTES:
+    with open(path, "rb") as file:  # once: it may be a pipe
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
         raise SpyrecError(f"{path} is larger than {MOST_BYTES >> 20} MiB: no report of spyrec")
-    with open(file, "rb") as start:
-        if start.read(4) == b"\x7fELF":
-            raise SpyrecError(
-                f"{path} is a program, not a report; spyrec simulate {path} --report FILE.json "
-                "writes one"
-            )
+    if content.startswith(b"\x7fELF"):
+        raise SpyrecError(
+            f"{path} is a program, not a report; spyrec simulate {path} --report FILE.json "
+            "writes one"
+        )
     try:
-        data = json.loads(file.read_text("utf-8"))
+        data = json.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise SpyrecError(f"{path} is no report: {error}") from None
     wrong: list[str] = []

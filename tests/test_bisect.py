@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from pathlib import Path
 
 import numpy as np
@@ -147,12 +148,15 @@ def test_a_command_that_fails_is_reduced(here: Path, capsys: Capture) -> None:
         ("false", ["--match", "x"], "exit code 1 but does not print 'x'"),
         ("no-such-command", [], "--test no-such-command: "),
         ("sh -c 'sleep 9'", ["--timeout", "0.2"], "took longer than --timeout, 0.2 s"),
+        ("sh -c 'sleep 9 & sleep 9'", ["--timeout", "0.2"], "took longer than --timeout, 0.2 s"),
     ],
 )
 def test_a_test_that_cannot_be_used_is_told(
     here: Path, command: str, more: list[str], told: str, capsys: Capture
 ) -> None:
+    start = time.monotonic()
     assert cli.run(["reduce", "encoder.onnx", "--test", command, *more]) == 1
+    assert time.monotonic() - start < 8  # what the command started does not hold it up
     assert told in capsys.readouterr().err
     assert not list(here.glob("*.sir"))
 
@@ -371,7 +375,9 @@ def test_nothing_is_written_after_ctrl_c(here: Path, capsys: Capture) -> None:
     Path("stops.py").write_text(text, "utf-8")
     args = ["bisect", "encoder.onnx", "--load", "stops.py", "--before", "cse", "broken"]
     assert cli.run([*args, "-o", "small.sir"]) == cli.INTERRUPTED
-    assert "interrupted" in capsys.readouterr().err
+    told = capsys.readouterr()
+    assert "interrupted" in told.err
+    assert ", broken, changes results: " in told.out  # what was found is not lost
     assert not list(here.glob("*.sir"))
 
 
@@ -389,3 +395,17 @@ def test_what_lowering_carries_out_is_told() -> None:
         number = names.index(step) + 1 if step != CODE else len(names) + 1
         found = Finding(kind, step, number, "", module)  # type: ignore[arg-type]
         assert found.carries_out(PIPELINE) == told
+
+
+def test_what_fails_in_a_trial_run_is_reduced(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """The improve pass runs those after it, so it fails as long as they are there."""
+    monkeypatch.setenv("SPYREC_PLAN_BUDGET", "1")
+    kind = f"tensor<{'1x' * 40}f32>"
+    text = f'module "m" {{\n  input %x: {kind}\n  %a = neg(%x) : {kind}\n  %y = exp(%a) : {kind}\n'
+    Path("m.sir").write_text(f'{text}  output "y" = %y\n}}\n', "utf-8")
+    assert cli.run(["bisect", "m.sir"]) == 1
+    out = capsys.readouterr().out
+    assert ", improve, fails: ObjectError: tensor %x: a tensor of 40 dimensions" in out
+    assert len(parse_module(Path("m.bisect.sir").read_text("utf-8")).body.ops) < 2

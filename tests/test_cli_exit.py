@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +69,13 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         (["simulate", "x.spx", "--outputs", "-"], "'--outputs': '-' is no file name here"),
         (["simulate", "x.spx", "--report", "-"], "'--report': '-' is no file name here"),
         (["simulate", "x.spx", "--trace", "-"], "'--trace': '-' is no file name here"),
+        (["compile", "m.onnx", "-o", "p", "--emit-plan", "./p"], "--output writes to ./p too"),
+        (["opt", "m.sir", "--seed", "-1"], "-1 is not in the range x>=0"),
+        (["bisect", "m.sir", "--seed", "-1"], "-1 is not in the range x>=0"),
+        (["check-rule", "m.rules", "--seed", "-1"], "-1 is not in the range x>=0"),
+        (["opt", "m.sir", "--tolerance", "nan"], "nan is not a number"),
+        (["reduce", "m.sir", "--test", "false", "--timeout", "nan"], "nan is not a number"),
+        (["reduce", "m.sir", "--test", "false", "--timeout", "inf"], "inf is not in the range"),
     ],
 )
 def test_usage_faults_are_2(
@@ -148,3 +158,24 @@ def test_main_leaves_with_the_exit_code() -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(["frobnicate"])
     assert caught.value.code == 2
+
+
+def test_a_folder_that_is_not_there_is_told_before_the_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "no" / "small.sir"
+    assert cli.run(["bisect", "not-read.sir", "-o", str(path)]) == 1
+    assert capsys.readouterr().err == f"spyrec: {path}: there is no folder {path.parent}\n"
+
+
+def test_two_outputs_may_go_to_one_device(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["compile", "no.onnx", "-o", os.devnull, "--emit-plan", os.devnull]) == 1
+    assert "no.onnx" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("closed", "code"), [("<&-", 1), (">&-", 0), ("2>&-", 0), ("2>&- >&-", 0)])
+def test_closed_streams_are_empty(closed: str, code: int) -> None:
+    line = f"{shlex.quote(sys.executable)} -m spyrec opt - {closed}"
+    model = 'module "m" {\n  input %x: tensor<4xf32>\n  output "y" = %x\n}\n'
+    done = subprocess.run(["sh", "-c", line], input=model, text=True, check=False)
+    assert done.returncode == code

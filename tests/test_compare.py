@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -168,3 +170,28 @@ def test_what_is_no_report_is_refused(
 @pytest.mark.parametrize("text", ["x", "-1", "nan%", ""])
 def test_a_threshold_is_a_percentage(reports: Path, text: str) -> None:
     assert run(reports, "joint", "joint", "--threshold", text) == cli.USAGE
+
+
+def test_names_of_strangers_are_one_cell_of_plain_text(
+    reports: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    data = json.loads((reports / "joint.json").read_text("utf-8"))
+    data["model"] = "a|b\n# `c` <img src=x> \x1b[31mred"
+    data["kernels"][0]["name"] = "k0_[x](y)|*z*"
+    (tmp_path / "b.json").write_text(json.dumps(data), "utf-8")
+    assert cli.run(["compare", str(reports / "joint.json"), str(tmp_path / "b.json"), "--all"]) == 0
+    out = capsys.readouterr().out
+    shown = r"a\|b \# \`c\` \<img src=x>  \[31mred"
+    assert out.splitlines()[0].endswith(f", encoder -> {shown}")
+    assert f"> model differs: encoder and {shown}" in out
+    before = json.loads((reports / "joint.json").read_text("utf-8"))["kernels"][0]["name"]
+    assert f"| {before} -> " + r"k0\_\[x\](y)\|\*z\* | " in out
+
+
+def test_a_report_may_come_through_a_pipe(reports: Path, tmp_path: Path) -> None:
+    pipe, content = tmp_path / "pipe", (reports / "joint.json").read_bytes()
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(content,))
+    writer.start()
+    assert read_report(pipe) == read_report(reports / "joint.json")
+    writer.join()

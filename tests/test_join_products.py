@@ -163,14 +163,14 @@ def cycles(m: Module, passes: Any = PIPELINE) -> int:
 
 
 def test_columns_that_spread_badly_are_joined() -> None:
-    """17 groups of columns twice on 32 cores: alone their sums are divided, as one they need not."""
+    """17 groups of columns twice on 32 cores: alone their sums are divided, as one they are not."""
     m = projections(1088, 1088, k=1024, rows=1)
     assert macs(JoinProducts().run(m, TARGET)) == 1
     assert cycles(m) < 0.95 * cycles(m, WITHOUT)
 
 
 def test_columns_that_are_not_even_may_stay_apart() -> None:
-    """48 groups twice: a core loads 1 or 2, in turns, so that both halves of the ring load alike."""
+    """48 groups twice: a core loads 1 or 2, in turns, so both halves of the ring load alike."""
     m = projections(3072, 3072, k=1024, rows=1)
     assert macs(JoinProducts().run(m, TARGET)) == 2
     assert cycles(m) < 1.01 * cycles(one_product(3072, 3072, k=1024, rows=1), WITHOUT)

@@ -304,3 +304,42 @@ def test_conditions_of_ones_own_see_the_match() -> None:
     conditions: dict[str, Callable[..., bool]] = {"wide": wide}
     (rule,) = parse_rules(text, conditions=conditions)
     assert all(m.body.results[0].type.shape[-1] == 4 for m in instances(rule, 10))
+
+
+FUNCTION = """from spyrec.passes.rule import Rule
+
+
+def build(op, e):
+    STATEMENT
+
+
+RULE = Rule("odd", "exp", build, "exact", "Does something wrong.")
+EXAMPLES = {"odd": [LIST]}
+"""
+EXAMPLE = """module "m" {
+  input %x: tensor<4xf32>
+  %y = exp(%x) : tensor<4xf32>
+  output "y" = %y
+}"""
+
+
+@pytest.mark.parametrize(
+    ("statement", "given", "out", "err"),
+    [
+        ("raise KeyError('no')", repr(EXAMPLE), "odd: exact, WRONG: KeyError: 'no'\n", ""),
+        ("raise SystemExit(0)", repr(EXAMPLE), "odd: exact, WRONG: SystemExit: 0\n", ""),
+        ("return 5", repr(EXAMPLE), "odd: exact, WRONG: TypeError: 'int' object", ""),
+        ("return None", "5", "", "EXAMPLES is no dict of rule name -> list of IR texts\n"),
+        ("return None", "'x'", "", "EXAMPLES of odd: line 1, column 1: expected 'module'"),
+    ],
+)
+def test_functions_that_do_something_else_are_told(
+    tmp_path: Path, capsys: Capture, statement: str, given: str, out: str, err: str
+) -> None:
+    path = tmp_path / "odd.py"
+    text = FUNCTION.replace("STATEMENT", statement).replace("LIST", given)
+    path.write_text(text, "utf-8")
+    assert cli.run(["check-rule", str(path)]) == 1
+    told = capsys.readouterr()
+    assert told.out.startswith(out) and bool(told.out) == bool(out)
+    assert err in told.err and bool(told.err) == bool(err)

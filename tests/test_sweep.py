@@ -285,6 +285,12 @@ def test_another_file_in_the_journals_place_is_left_alone(desk: Path, capsys: Ca
     assert Path("o.csv.partial.jsonl").read_text("utf-8") == "mine\n"
 
 
+def test_a_device_in_the_journals_place_is_not_read(desk: Path, capsys: Capture) -> None:
+    Path("o.csv.partial.jsonl").symlink_to("/dev/zero")
+    assert cli.run(["sweep", *GRID, "o.csv", "-j", "1"]) == 1
+    assert capsys.readouterr().err == "spyrec: o.csv.partial.jsonl is no file; move it away\n"
+
+
 def test_a_model_that_changes_under_way_is_an_error(desk: Path) -> None:
     sweep = prepare([{"model": "cnn.onnx"}], {}, silent)
     [source] = sweep.sources.values()

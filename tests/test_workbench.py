@@ -183,6 +183,10 @@ def test_the_oracle_catches_a_wrong_pass(model: Path, passes: Path, capsys: Capt
         ("x = 1", "defines no pass"),
         (PASSES.replace('"exp-for-softmax"', '"cse"'), "the pass cse exists already"),
         (PASSES + PASSES[PASSES.index("@"):].replace("class Exp", "class Again"), "two passes"),
+        ("import sys\nsys.exit(0)", "does not load: line 2: SystemExit: 0"),
+        (PASSES.replace('"exp-for-softmax"', '"a,b"'), "a pass cannot be called 'a,b': expected"),
+        ("class Any:\n    def __getattr__(self, name):\n        raise OSError\nx = Any()",
+         "defines no pass"),
     ],
 )
 def test_a_faulty_file_of_passes_is_told(
@@ -196,7 +200,10 @@ def test_a_faulty_file_of_passes_is_told(
     assert "no such file" in capsys.readouterr().err
 
 
-FAULTY = """from spyrec.ir.errors import PassError
+FAULTY = """import sys
+from dataclasses import replace
+
+from spyrec.ir.errors import PassError
 
 
 class Faulty:
@@ -212,9 +219,15 @@ class Faulty:
     ("statement", "told"),
     [
         ("return module.bodies", "pass faulty: AttributeError: 'Module' object has no attribute"),
-        ("return module.bodies", "my_passes.py, line 9)"),
+        ("return module.bodies", "my_passes.py, line 12)"),
         ("return None", "pass faulty gave NoneType, expected a module"),
         ("raise PassError('cannot do this')", "pass faulty: cannot do this"),
+        ("sys.exit(0)", "pass faulty: SystemExit: 0 ("),
+        ("module.body.ops[0].attrs['x'] = 1; return module", "pass faulty: TypeError: 'mapping"),
+        ("object.__setattr__(module, 'name', 'n'); return module",
+         "pass faulty changed the module it was given; it must make a new one"),
+        ("return replace(module, body=None)", "pass faulty left a module with a part that is none"),
+        ("return replace(module, name=5)", "pass faulty left a module with a part that is none"),
     ],
 )
 def test_a_fault_of_a_pass_from_elsewhere_names_it(
@@ -226,6 +239,51 @@ def test_a_fault_of_a_pass_from_elsewhere_names_it(
     assert told in capsys.readouterr().err
     assert cli.run(["bisect", str(model), *load, "--before", "fold", "faulty", "--no-reduce"]) == 1
     assert "faulty, fails: PassError: pass faulty" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        ("return replace(module, output_names=())",
+         "pass faulty left a malformed module: rule 8: expected a name for each output"),
+        ("return replace(module, body=replace(module.body, ops=()))",
+         "pass faulty left a malformed module: rule 3: %c is not defined"),
+    ],
+)
+def test_what_stumbles_over_a_malformed_module_is_not_blamed(
+    model: Path, passes: Path, statement: str, told: str, capsys: Capture
+) -> None:
+    passes.write_text(FAULTY.replace("STATEMENT", statement), "utf-8")
+    args = ["compile", str(model), "--load", str(passes), "--before", "decompose", "faulty"]
+    assert cli.run([*args, "-o", str(model.with_suffix(".spx")), "--no-cache"]) == 1
+    assert told in capsys.readouterr().err
+
+
+def test_the_oracle_sees_other_outputs(model: Path, passes: Path, capsys: Capture) -> None:
+    statement = "return replace(module, output_names=('z',))"
+    passes.write_text(FAULTY.replace("STATEMENT", statement), "utf-8")
+    args = ["opt", str(model), "--load", str(passes), "--passes", "faulty", "--oracle-each"]
+    assert cli.run(args) == 1
+    told = "spyrec: oracle: pass faulty changed the outputs from y to z\n"
+    assert capsys.readouterr().err == told
+
+
+@pytest.mark.parametrize(
+    ("field", "told"),
+    [("k: int", "cannot be made: TypeError: "),
+     ("k: int = 1\n    def __post_init__(self): sys.exit(0)", "cannot be made: SystemExit: 0")],
+)
+def test_a_pass_that_cannot_be_made_is_told(
+    model: Path, passes: Path, field: str, told: str, capsys: Capture
+) -> None:
+    text = PASSES.replace("on: bool = True", field)
+    passes.write_text(f"import sys\n{text}", "utf-8")
+    args = ["--load", str(passes)]
+    assert cli.run(["opt", str(model), *args, "--passes", "exp-for-softmax"]) == 1
+    assert f"spyrec: pass exp-for-softmax {told}" in capsys.readouterr().err
+    assert cli.run(["passes", *args, "exp-for-softmax"]) == 0
+    out = capsys.readouterr().out
+    assert "option k" in out and "MISSING" not in out
 
 
 def test_a_file_comes_before_an_installed_pass_of_its_name(
@@ -270,3 +328,11 @@ def test_it_goes_through_a_pipe(model: Path) -> None:
     done = subprocess.run(command, input=MODEL, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and done.stderr == ""
     assert "%c = softmax(%x)" in done.stdout
+
+
+@pytest.mark.parametrize("type_", ["4294967296x4294967296xf32", "2x" * 70 + "f32"])
+def test_types_that_no_array_has_are_told(tmp_path: Path, type_: str, capsys: Capture) -> None:
+    text = f'module "m" {{\n  input %x: tensor<{type_}>\n  output "y" = %x\n}}\n'
+    (tmp_path / "m.sir").write_text(text, "utf-8")
+    assert cli.run(["opt", str(tmp_path / "m.sir"), "--oracle-each"]) == 1
+    assert "spyrec: input x cannot be made at random, no array has its" in capsys.readouterr().err

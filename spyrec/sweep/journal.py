@@ -30,6 +30,8 @@ class Journal:
     def __init__(self, result: str, compiler: str | None) -> None:
         self.path = Path(result + SUFFIX)
         self.finished: dict[str, Outcome] = {}
+        if self.path.exists() and not self.path.is_file():  # a device may be read without end
+            raise SpyrecError(f"{self.path} is no file; move it away")
         self._file = open(self.path, "a+b")  # noqa: SIM115 (closed on leaving)
         try:
             self._read(compiler)

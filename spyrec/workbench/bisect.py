@@ -10,6 +10,7 @@ from typing import Literal
 from spyrec.ir.core import Module
 from spyrec.ir.errors import SpyrecError
 from spyrec.ir.verifier import problems
+from spyrec.passes.improve import Improve
 from spyrec.passes.lower_tiles import LowerTiles
 from spyrec.passes.manager import Pipeline, Target, random_inputs
 from spyrec.passes.pipeline import PLANNING
@@ -148,14 +149,15 @@ class Bisection:
 
         if not shows(module):
             raise SpyrecError(
-                "random inputs do not show what the given ones do, so no smaller model is looked "
+                "the model does not show it again with random inputs, so no smaller one is looked "
                 "for; another --seed may"
             )
         return Reduction(shows, self.progress, most).run(module)
 
     def _again(self, candidate: Module, found: Finding) -> bool:
         """Whether that pass goes wrong with the candidate in that way, and none before it."""
-        passes = self.passes if found.step == CODE else self.passes[: found.number]
+        whole = found.step in (CODE, Improve.name)  # improve tries out what is after it
+        passes = self.passes if whole else self.passes[: found.number]
         road = travel(candidate, passes, self.target)
         if found.kind == "fails":
             if road.error is None or (road.failed, len(road.states)) != (found.step, found.number):

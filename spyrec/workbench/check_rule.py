@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from spyrec.ir.core import Module
-from spyrec.ir.errors import SpyrecError
+from spyrec.ir.errors import PassError, SpyrecError
 from spyrec.ir.interp import run
 from spyrec.passes.manager import output_error
 from spyrec.passes.pattern import PatternRule
@@ -114,7 +114,14 @@ def _tried(rule: Rule, module: Module, seed: int) -> tuple[float, Counterexample
     """The error of one module; None when the rule does not apply. SpyrecError when it breaks the
     module."""
     used: Counter[str] = Counter()
-    after = apply_rules(module, (rule,), used)
+    try:
+        after = apply_rules(module, (rule,), used)
+    except SpyrecError:
+        raise
+    except (Exception, SystemExit) as error:
+        if isinstance(rule, PatternRule):  # ours; else its function raised it, or gave no values
+            raise
+        raise PassError(f"{type(error).__name__}: {error}") from error
     if not used:
         return None
     inputs = {

@@ -25,7 +25,7 @@ from spyrec.passes.manager import (
 from spyrec.passes.pattern import PatternRule
 from spyrec.passes.pattern_text import parse_rules
 from spyrec.passes.pipeline import PIPELINE, registry
-from spyrec.passes.pipeline_text import parse_pipeline, print_pipeline
+from spyrec.passes.pipeline_text import check_name, parse_pipeline, print_pipeline
 from spyrec.passes.registry import is_pass
 from spyrec.passes.rule import apply_rules
 
@@ -87,6 +87,10 @@ def known_passes(files: Iterable[str | Path | PassFile] = ()) -> Registry:
     for given in files:
         file = given if isinstance(given, PassFile) else read_file(given)
         for name, made in passes_of(file).items():
+            try:
+                check_name(name)
+            except PassError as error:
+                raise PassError(f"{file.path}: {error}") from None
             here = found.get(name)
             if is_pass(here) and here.__module__.startswith("spyrec."):
                 raise PassError(
@@ -158,13 +162,13 @@ def module_of(file: PassFile) -> ModuleType:
     sys.modules[file.module] = module  # dataclasses look their module up there
     try:
         exec(compile(file.content, file.path, "exec"), vars(module))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[file.module]
         raise PassError(f"{file.path} does not load: {_told(error, Path(file.path))}") from error
     return module
 
 
-def _told(error: Exception, path: Path) -> str:
+def _told(error: Exception | SystemExit, path: Path) -> str:
     """``line 3: NameError: ...``: where in the file it was."""
     here = path.resolve()
     lines = [at.lineno for at in _frames(error) if Path(at.filename).resolve() == here]
@@ -174,7 +178,7 @@ def _told(error: Exception, path: Path) -> str:
     return f"{where}{type(error).__name__}: {getattr(error, 'msg', None) or error}"
 
 
-def _frames(error: Exception) -> list[Any]:
+def _frames(error: BaseException) -> list[Any]:
     import traceback
 
     return list(traceback.extract_tb(error.__traceback__))

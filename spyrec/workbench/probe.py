@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from spyrec.ir.core import Module
@@ -58,12 +61,19 @@ class Probe:
         if words == list(self.command):
             words.append(str(path))
         try:
-            done = subprocess.run(
+            command = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                timeout=self.timeout_s, check=False,
+                process_group=0,
             )
-        except subprocess.TimeoutExpired:
-            return None
         except OSError as error:
             raise SpyrecError(f"--test {words[0]}: {error.strerror or error}") from None
-        return done.returncode, done.stdout.decode("utf-8", "replace")
+        with command:
+            try:
+                output, _ = command.communicate(timeout=self.timeout_s)
+            except subprocess.TimeoutExpired:
+                return None
+            finally:
+                if command.returncode is None:  # not over: it ends with all that it started
+                    with suppress(ProcessLookupError):
+                        os.killpg(command.pid, signal.SIGKILL)
+        return command.returncode, output.decode("utf-8", "replace")
