@@ -38,9 +38,10 @@ class Digit:
     """One mixed-radix factor of dimension ``dim``: index ``i < size`` adds ``i * stride`` elements
     to the coordinate. ``axis`` says which number of the machine the index is part of.
 
-    A core or loop digit may be uneven: its first ``long`` parts hold ``stride + grain`` elements,
-    the others ``stride`` (which may be 0: those parts are empty), so index i adds
-    ``i * stride + min(i, long) * grain``.
+    A core or loop digit may be uneven: ``long`` of its parts hold ``stride + grain`` elements, the
+    others ``stride`` (which may be 0: those parts are empty), so index i adds
+    ``i * stride + longs(i) * grain``. With ``skip`` it is what is left when so many parts before
+    the first are cut off.
     """
 
     dim: int
@@ -49,10 +50,12 @@ class Digit:
     axis: Axis
     long: int = 0
     grain: int = 0
+    skip: int = 0
 
     def __str__(self) -> str:
         dim = NAMED.get(self.dim, str(self.dim))
         uneven = f"+{self.long}x{self.grain}" if self.long or self.grain else ""
+        uneven += f"-{self.skip}" if self.skip else ""
         return f"{dim}:{self.size}*{self.stride}{uneven} {self.axis}"
 
     @property
@@ -67,24 +70,29 @@ class Digit:
 
     def start(self, index: Ints) -> Ints:
         """Coordinate at which part ``index`` begins."""
-        start: Ints = index * self.stride + np.minimum(index, self.long) * self.grain
+        start: Ints = index * self.stride + (self._longs(index) - self._longs(0)) * self.grain
         return start
 
     def width(self, index: Ints) -> Ints:
         """Elements part ``index`` holds."""
-        width: Ints = np.where(index < self.long, self.widest, self.stride)
-        return width
+        return self.start(index + 1) - self.start(index)
 
     def part(self, index: int) -> tuple[int, int]:
         """``(start, width)`` of one part."""
-        start = index * self.stride + min(index, self.long) * self.grain
-        return start, self.stride + (self.grain if index < self.long else 0)
+        first, mine, next_ = (self._longs(i) for i in (0, index, index + 1))
+        start = index * self.stride + (mine - first) * self.grain
+        return start, self.stride + (next_ - mine) * self.grain
+
+    def _longs(self, index: Whole) -> Whole:
+        return longs(index + self.skip, self)
 
     def split(self, coordinate: Ints) -> tuple[Ints, Ints]:
         """The part each coordinate falls in, and the coordinate within that part."""
-        edge = self.long * self.widest
-        after = self.long + (coordinate - edge) // max(self.stride, 1)
-        index = np.where(coordinate < edge, coordinate // self.widest, after)
+        if not self.long:
+            index = coordinate // max(self.stride, 1)
+        else:  # of parts that begin in one place the last is not empty
+            starts = self.start(np.arange(self.size))
+            index = np.searchsorted(starts, coordinate, side="right") - 1
         return index, coordinate - self.start(index)
 
 
@@ -127,6 +135,8 @@ def _digit_fault(digit: Digit, rank: int) -> str:
         return f"has an unknown axis; known: {', '.join(AXES)}"
     if digit.size < 1 or digit.stride < 0 or not 0 <= digit.long <= digit.size:
         return "has a size, stride or count of long parts out of range"
+    if not 0 <= digit.skip < digit.size or (digit.skip and not digit.long):
+        return "skips parts, which needs an uneven digit of more parts than that"
     uneven = digit.long > 0
     if uneven != (digit.grain > 0) or (uneven and digit.axis in ("mem", "lane")):
         return "is uneven, which needs a core or loop digit with a grain and a long part"
@@ -153,53 +163,56 @@ def _cover_fault(dim: int, extent: int, nest: Iterable[Digit]) -> str:
 def split_points(extent: int, parts: int, grain: int = 1) -> list[tuple[int, int]]:
     """``(start, size)`` of ``parts`` balanced parts of 0..extent-1 in multiples of ``grain``.
 
-    Sizes differ by at most one grain, long parts first. ``BLOCKED`` parts or more of grains of
-    several elements are as many equal blocks of parts as there can be, long ones first in each. The
-    last non-empty part may end early, empty ones begin at ``extent``. LayoutError when an argument
-    is out of range.
+    Sizes differ by at most one grain; where long parts lie ``longs`` says. The last non-empty part
+    may end early, empty ones begin at ``extent``. LayoutError when an argument is out of range.
 
     >>> split_points(10, 4)
     [(0, 3), (3, 3), (6, 2), (8, 2)]
-    >>> split_points(40 * 64, 32, 64)[2:6]  # eight blocks of a part of 2 grains and three of 1
+    >>> split_points(40 * 64, 32, 64)[2:6]  # every fourth part has 2 grains, the others 1
     [(192, 64), (256, 64), (320, 128), (448, 64)]
     """
-    blocks, part = balanced(extent, parts, grain)
-    starts = [b * part.reach + part.part(i)[0] for b in range(blocks) for i in range(part.size)]
-    ends = [min(start, extent) for start in (*starts, blocks * part.reach)]
-    return [(a, b - a) for a, b in pairwise(ends)]
+    part = balanced(extent, parts, grain)
+    starts = [min(part.part(i)[0], extent) for i in range(parts + 1)]
+    return [(a, b - a) for a, b in pairwise(starts)]
 
 
-BLOCKED = 24
-"""So many parts of columns are a core each or nearly so: were the long ones next to one another,
-the cores of one half of a card would have more to load than those of the other."""
-
-
-def balanced(extent: int, parts: int, grain: int) -> tuple[int, Digit]:
-    """How many equal blocks ``split_points`` makes, and the digit of the parts of one. LayoutError
-    when an argument is out of range."""
+def balanced(extent: int, parts: int, grain: int) -> Digit:
+    """The core digit (of dimension 0) of what ``split_points`` makes. LayoutError when an argument
+    is out of range."""
     if extent < 0 or parts < 1 or grain < 1:
         raise LayoutError(f"cannot cut {extent} elements into {parts} parts in grains of {grain}")
-    units = -(-extent // grain)
-    blocked = grain > 1 and BLOCKED <= parts <= units
-    blocks = math.gcd(units, parts) if blocked else 1
-    base, more = divmod(units // blocks, parts // blocks)
-    return blocks, Digit(0, parts // blocks, base * grain, "core", more, grain if more else 0)
+    base, more = divmod(-(-extent // grain), parts)
+    return Digit(0, parts, base * grain, "core", more, grain if more else 0)
+
+
+SPREAD = 24
+"""So many parts of columns are a core each or nearly so: were the long ones next to one another,
+the cores of one half of a card would have more to load than those of the other, over a link of
+their own."""
+
+
+def longs(index: Whole, digit: Digit) -> Whole:
+    """How many long parts come before part ``index``, from the first that was not cut off. They are
+    spread evenly, the first being one, over ``SPREAD`` parts or more of grains of several elements;
+    else all others come after them: of rows, ops that take every second, or one more, then mostly
+    find theirs where they are."""
+    if digit.grain > 1 and digit.size >= SPREAD and digit.stride:
+        return -(-index * digit.long // digit.size)
+    return min(index, digit.long) if isinstance(index, int) else np.minimum(index, digit.long)
 
 
 _NUMBER = r"\d{1,18}"
-_DIGIT = re.compile(
-    rf"(copy|sum|\d{{1,4}}):({_NUMBER})\*({_NUMBER})(?:\+({_NUMBER})x({_NUMBER}))? (\w+)", re.ASCII
-)
+_UNEVEN = rf"(?:\+({_NUMBER})x({_NUMBER})(?:-({_NUMBER}))?)?"
+_DIGIT = re.compile(rf"(copy|sum|\d{{1,4}}):({_NUMBER})\*({_NUMBER}){_UNEVEN} (\w+)", re.ASCII)
 
 
 def parse_digit(text: str) -> Digit:
     """The digit that prints as ``text``; ParseError when it is of another form."""
     match_ = _DIGIT.fullmatch(text)
-    axis = next((axis for axis in AXES if match_ and axis == match_[6]), None)
+    axis = next((axis for axis in AXES if match_ and axis == match_[7]), None)
     if match_ is None or axis is None:
         raise ParseError(f"layout digit {text[:80]!r} is not of the form '0:32*2+3x1 core'")
     named = {name: dim for dim, name in NAMED.items()}
     dim = named[match_[1]] if match_[1] in named else int(match_[1])
-    return Digit(
-        dim, int(match_[2]), int(match_[3]), axis, int(match_[4] or 0), int(match_[5] or 0)
-    )
+    size, stride, long, grain, skip = (int(n or 0) for n in match_.group(2, 3, 4, 5, 6))
+    return Digit(dim, size, stride, axis, long, grain, skip)

@@ -34,8 +34,20 @@ from .digits import (
 from .errors import ParseError
 
 __all__ = [
-    "AXES", "COPY", "GROUP", "LANE_STATES", "STICK_BITS", "SUM", "Axis", "Box", "Digit",
-    "LaneState", "Layout", "LayoutError", "parse_layout", "split_points",
+    "AXES",
+    "COPY",
+    "GROUP",
+    "LANE_STATES",
+    "STICK_BITS",
+    "SUM",
+    "Axis",
+    "Box",
+    "Digit",
+    "LaneState",
+    "Layout",
+    "LayoutError",
+    "parse_layout",
+    "split_points",
 ]
 
 LaneState = Literal["undefined", "zero", "-inf", "+inf", "replicated"]
@@ -265,8 +277,7 @@ class Layout:
         Parts are multiples of ``grains[d]`` (default: the group along the stick dimension, else 1)
         and differ by at most one grain; the last may end early. ``core_order`` names the divided
         dimensions, the last changes fastest from core to core. Memory digits then describe the
-        buffer of the largest part. LayoutError when the layout is divided or tiled already or the
-        arguments contradict each other.
+        buffer of the largest part. LayoutError when it is divided already or arguments contradict.
         """
         if any(g.axis in ("core", "loop") for g in self.digits):
             raise LayoutError(f"layout {self} is divided already; start from its whole()")
@@ -281,9 +292,8 @@ class Layout:
             grain = self._grain(dim, (grains or {}).get(dim), "grain")
             if parts[dim] < 1:
                 raise LayoutError(f"dimension {dim} cannot be cut into {parts[dim]} parts")
-            blocks, part = balanced(self.shape[dim], parts[dim], grain)
-            block = Digit(dim, blocks, part.reach, "core")
-            digits += [replace(g, dim=dim) for g in (block, part) if g.size > 1]
+            if parts[dim] > 1:
+                digits.append(replace(balanced(self.shape[dim], parts[dim], grain), dim=dim))
         return self._inside(tuple(digits))
 
     def copied(self, copies: int) -> Layout:
@@ -406,12 +416,12 @@ class Layout:
         return coords
 
     def slice(self, box: Box) -> Layout:
-        """The layout of the sub-tensor ``box`` as it lies in this one, its slots counted from where
-        the first element lives: for each x ``locate(start + x) - locate(start)`` is
-        ``slice(box).locate(x) - slice(box).locate(0)`` in all four numbers.
+        """The layout of the sub-tensor ``box`` as it lies in this one, its slots counted from its
+        first element's: ``locate(start + x) - locate(start)`` is ``slice(box).locate(x) -
+        slice(box).locate(0)`` for each x in all four numbers.
 
-        LayoutError says why when there is none: the box is empty or outside, begins inside a part
-        that it also leaves, or does not begin at the start of a stick.
+        LayoutError where there is none: the box is empty or outside, begins inside a part that it
+        also leaves, or not at the start of a stick.
         """
         if len(box) != len(self.shape) or any(
             start < 0 or size < 1 or start + size > extent
@@ -436,8 +446,8 @@ class Layout:
                     raise LayoutError(f"{where} begins inside a stick; repack to begin in lane 0")
                 if not crossed and begin[0] != end[0]:
                     crossed = digit
-                long = max(digit.long - int(begin[0]), 0)
-                digits[k] = replace(digit, long=long, grain=digit.grain if long else 0)
+                skip = (digit.skip + int(begin[0])) % digit.size if digit.long else 0
+                digits[k] = replace(digit, skip=skip)
         return replace(self, shape=tuple(size for _, size in box), digits=tuple(digits))
 
     # Host arrays

@@ -23,8 +23,7 @@ from .ring_ways import Fragment
 from .sends import Ends, Send, Sizes, copy_cycles, divided, plan_sends
 
 COPY_DIMS = 6  # of an instruction, one of which the vector unit needs for the lanes
-LONG = 400  # core cycles from which an exchange is worth tries that take long themselves
-VERY_LONG = 1000  # and from which twice the effort is spent
+LONG = 750  # core cycles from which an exchange is worth tries that take long themselves
 MAX_PERMUTED = 4  # dimensions longer than one element whose orders are all tried
 
 
@@ -71,7 +70,7 @@ def _planned(
     found.sort(key=lambda x: x[0].cycles)
     if best.cycles < LONG:
         return best
-    effort = EFFORT // IMPROVED * (2 if found[0][0].cycles >= VERY_LONG else 1)
+    effort = EFFORT // IMPROVED
     plans = [found[0][0], *(improve(effort) for _, improve in found[:IMPROVED])]
     return min((plan for plan in plans if plan), key=lambda plan: plan.cycles)
 

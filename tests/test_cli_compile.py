@@ -187,7 +187,7 @@ def test_a_machine_of_ones_own_is_compiled_for(desk: Path) -> None:
         (["dense.onnx", "--bind", "nosuch=3"], "nosuch"),
         (["dense.onnx", "--const", "nosuch=3"], "no input has this name"),
         (["dense.onnx", "--passes", "nosuch"], "no pass is called 'nosuch'"),
-        (["dense.onnx", "-o", "absent/d.spx"], "absent/d.spx: No such file or directory"),
+        (["dense.onnx", "-o", "absent/d.spx"], "absent/d.spx: there is no folder absent"),
     ],
 )
 def test_faults_are_told_in_a_sentence(

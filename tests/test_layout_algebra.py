@@ -76,7 +76,14 @@ def test_longer_columns_are_spread_over_both_halves_of_the_cores():
     layout = Layout.stick((1, 200 * 64), 16, 1).owned({1: 32}, (1,))
     groups = [box[1][1] // 64 for box in layout.boxes()]
     assert groups == [7, 6, 6, 6] * 8
-    assert [str(d) for d in layout.digits[:2]] == ["1:8*1600 core", "1:4*384+1x64 core"]
+    assert str(layout.digits[0]) == "1:32*384+8x64 core"
+    layout = Layout.stick((1, 67 * 64), 16, 1).owned({1: 32}, (1,))
+    groups = [box[1][1] // 64 for box in layout.boxes()]
+    assert [core for core, n in enumerate(groups) if n == 3] == [0, 10, 21]
+    assert sum(groups) == 67 and set(groups) == {2, 3}
+    later = layout.slice(((0, 1), (5 * 128 + 64, 128 * 8 + 64)))
+    assert str(later.digits[0]) == "1:32*128+3x64-5 core"
+    assert [n // 64 for _, n in (box[1] for box in later.boxes())][:8] == [2] * 5 + [3, 2, 2]
 
 
 def test_cuts_of_rows_and_into_few_or_too_many_parts_have_long_parts_first():
