@@ -16,7 +16,7 @@ function summary(root) {
   const b = report.bucket, h = report.host;
   root.append(figures([
     ["Time on the device", time(us), `${count(report.total_cycles)} cycles at ${count(report.clock_mhz)} MHz`],
-    ["Launches", count(launches), `of ${plural(report.kernels.length, "kernel")} in the table`],
+    ["Kernel runs", count(launches), `of ${plural(report.kernels.length, "kernel")} in the table`],
     ["Starting up", percent(report.launch_cycles / Math.max(1, report.total_cycles)), `${count(report.launch_cycles)} cycles in which nothing ran`],
     ["Matrix unit, of its peak", us ? percent(sum((k) => k.compute_floor_us) / us) : "–", `${scaled(sum((k) => k.macs))} multiply-accumulates`],
     ["Card memory", size(sum(hbm)), bus === null ? null : `bus busy ${percent(bus)} of the time`],
@@ -27,8 +27,9 @@ function summary(root) {
     h && ["With the host", time(h.wall_us), `${h.launch}: host ${time(h.host_us)}, copies ${time(h.copy_us)}, ${plural(h.jobs, "job")}`],
   ]));
   const parts = BOUNDS.map((bound) => [bound, total(report.kernels.filter((k) => k.bound === bound).map((k) => k.count * k.cycles))]);
-  parts.push(["starting up", report.launch_cycles]);
+  parts.push(["starting up", report.launch_cycles], ["meeting", report.meeting_cycles || 0]);
   const all = total(parts.map(([, n]) => n)) || 1;
+  const shade = (name) => (BOUNDS.includes(name) ? name : name === "meeting" ? "h1" : "h2");
   const held = parts.filter(([, n]) => n > 0).sort((x, y) => y[1] - x[1]);
   root.append(el("h3", {}, "What holds the run back"));
   root.append(chart((width) => {
@@ -36,12 +37,12 @@ function summary(root) {
     return picture(width, 34, `Share of cycles by what bounds the kernels: ${held.map(([n, c]) => `${n} ${percent(c / all)}`).join(", ")}`,
       held.map(([name, n]) => {
         const w = (width * n) / all;
-        const bar = rect(BOUNDS.includes(name) ? `${name} cell` : "h2 cell", x, 2, w, 30, tip(`${name}: ${percent(n / all)}`));
+        const bar = rect(`${shade(name)} cell`, x, 2, w, 30, tip(`${name}: ${percent(n / all)}`));
         x += w;
         return bar;
       }));
   }).node);
-  root.append(key(held.map(([name, n]) => [BOUNDS.includes(name) ? name : "h2", `${name} ${percent(n / all)}`])));
+  root.append(key(held.map(([name, n]) => [shade(name), `${name} ${percent(n / all)}`])));
   root.append(el("p", { class: "hint" }, "A kernel is bound by what worked longest for it: the matrix unit (compute), the vector unit, ",
     "card memory's bus or the ring; by latency when nothing worked for half of its time. Simulated by spyrec ", report.spyrec,
     `, which took ${report.wall_s.toFixed(2)} s and ${count(report.events)} events.`));
