@@ -41,6 +41,7 @@ DEVICE = load_device()
 STOPS = CORES + 1
 KNOWN = {case.name: case for case in (*patterns(), *patterns(far=True))}
 FAST, ALL = range(60), range(500)
+SHARES_A_PORT = 332  # of its vector units' copies with a send, which a plan does not foresee
 BOUND_MOST, LARGE_BYTES, SMALL_US = 1.3, 65536, 0.5
 
 
@@ -70,7 +71,10 @@ def test_five_hundred_random_exchanges(seed: int) -> None:
     assert [*faults(case, DEVICE)] == []
     line = measure(case, DEVICE)
     assert line.bound.floor_cycles <= line.cycles
-    assert line.planned == pytest.approx(line.cycles, rel=0.01)  # copies share a scratchpad port
+    if seed == SHARES_A_PORT:
+        assert line.planned == pytest.approx(line.cycles, rel=0.01)
+    else:
+        assert line.planned == line.cycles
 
 
 # The time

@@ -3,6 +3,7 @@ and raw tensors. Members that torch would unpickle are never opened."""
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import struct
@@ -80,13 +81,19 @@ def read_pt2(path: str | Path) -> Archive:
     return _read(listed, path)
 
 
-DAMAGE = (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, NotImplementedError, OSError,
-          RuntimeError, ValueError, IndexError, struct.error, zlib.error)  # fmt: skip
-"""What zipfile raises on damaged files: NotImplementedError for a compression or version it does
-not know, ValueError and the like for damaged directories."""
+DAMAGE = (zipfile.BadZipFile, EOFError, OSError, RuntimeError, ValueError, IndexError, struct.error,
+          zlib.error)  # fmt: skip
+"""What zipfile raises on damaged files: RuntimeError for a member that is encrypted, or
+(NotImplementedError, which is one) of a compression or version it does not know; EOFError and
+zlib.error for data that ends early or cannot be unpacked; ValueError, IndexError and struct.error
+for damaged directories; OSError for one that points before the file's beginning."""
 
 
-def _damaged(path: Path, error: BaseException) -> ImportError_:
+def _damaged(path: Path, error: BaseException) -> BaseException:
+    """The error to raise in its place; an OSError that is the system's, and no seek to where
+    nothing can be, is itself: such a file may be sound."""
+    if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+        return error
     what = str(error) or "it ends too early"
     return ImportError_(
         f"{path} is not a .pt2 file or is cut short: {what}; write one with torch.export.save."
@@ -161,7 +168,11 @@ def _json(info: zipfile.ZipInfo, path: Path) -> dict[str, Any]:
 
 
 def _stored(
-    path: Path, members: Mapping[str, zipfile.ZipInfo], where: str, name: str, payload: Any,
+    path: Path,
+    members: Mapping[str, zipfile.ZipInfo],
+    where: str,
+    name: str,
+    payload: Any,
     problems: list[str],
 ) -> Stored | None:
     """A tensor as its entry describes it, or None: it is an object that only unpickling would
