@@ -1,6 +1,7 @@
 """How the work of planning grows with the layers of a model: lines of Python that the passes run,
 which are the same on every machine but for a few in a million (sets of objects have no order).
-Layers differ in their widths, or are all alike.
+Layers differ in their widths, or are all alike. Different layers are not all as much work, so a
+model of them is compared with its two halves, each planned as a model of its own.
 Run: python -m benchmarks.growth [--most 8]
 """
 
@@ -13,14 +14,13 @@ from types import FrameType
 from typing import Any
 
 from spyrec.driver import lower_module
-from spyrec.ir.core import Module
 from spyrec.ir.parser import parse_module
 from spyrec.passes.manager import Target
 from spyrec.passes.pipeline import PIPELINE
 from spyrec.sim.device import load_device
 
 TOKENS = 64
-UNITS = (3, 10, 5, 8, 4, 9, 6, 7)  # widths in sticks; the first 2, 4, 8 have the same mean
+UNITS = (3, 10, 5, 8, 4, 9, 6, 7)  # widths in sticks
 WIDEST = max(UNITS)
 COUNTED = ("spyrec.passes.", "spyrec.ir.")
 
@@ -46,20 +46,18 @@ def layers(widths: Sequence[int]) -> str:
     return "\n".join(['module "layers" {', *lines, end, "}"])
 
 
-def different(count: int) -> Module:
-    return parse_module(layers([
-        UNITS[i % len(UNITS)] + WIDEST * (i // len(UNITS)) for i in range(count)
-    ]))
+def different(count: int) -> list[int]:
+    return [UNITS[i % len(UNITS)] + WIDEST * (i // len(UNITS)) for i in range(count)]
 
 
-def alike(count: int) -> Module:
-    return parse_module(layers([UNITS[0]] * count))
+def alike(count: int) -> list[int]:
+    return [UNITS[0]] * count
 
 
-def lines_run(module: Module) -> int:
-    """Lines of passes and IR that planning runs when nothing is remembered of other modules."""
+def lines_run(widths: Sequence[int]) -> int:
+    """Lines of passes and IR that planning runs when nothing is remembered of other models."""
     forget()
-    target, count = Target(load_device()), 0
+    module, target, count = parse_module(layers(widths)), Target(load_device()), 0
 
     def line(_frame: FrameType, event: str, _arg: object) -> Any:
         nonlocal count
@@ -93,12 +91,15 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=8, help="layers of the largest model")
     options = parser.parse_args()
     for make in (different, alike):
-        count, before = 1, None
+        count = 1
         while count <= options.most:
-            lines = lines_run(make(count))
-            grew = "" if before is None else f", {lines / before:.2f} times as many"
-            print(f"{count:>3} layers, {make.__name__}: {lines:>9,} lines{grew}", flush=True)
-            count, before = 2 * count, lines
+            widths = make(count)
+            lines = lines_run(widths)
+            halves = widths[: count // 2], widths[count // 2 :]
+            alone = sum(lines_run(half) for half in halves if half)
+            part = "" if count == 1 else f", {lines / alone:.2f} of its halves"
+            print(f"{count:>3} layers, {make.__name__}: {lines:>10,} lines{part}", flush=True)
+            count *= 2
 
 
 if __name__ == "__main__":

@@ -103,14 +103,14 @@ best for it; in both the cut of validate_plans."""
 
 def matmul(
     case: str, shape: Shape, split: Split | None, figures: tuple[float, float], device: DeviceSpec,
-    batch: int = 0, layout: str = "",
+    batch: int = 0, layout: str = "", kind: str = "fp16",
 ) -> Line:
     """A matmul of ``shape`` (M, N, K), or ``batch`` of them, as a measured row would have it."""
     sizes = dict(zip("MNK", shape, strict=True)) | {"cores": device.cores.count}
     if batch:
         sizes["B"] = batch
     low, high = figures
-    row = Row(case, "bmm" if batch else "matmul", "", "", "fp16", sizes, split, layout, "", low)
+    row = Row(case, "bmm" if batch else "matmul", "", "", kind, sizes, split, layout, "", low)
     outcome = predict(row, device)
     return Line(case, low, high, outcome.predicted_us, reason=outcome.reason)
 
