@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -108,6 +109,7 @@ def from_elsewhere(step: Pass) -> bool:
 def _result(step: Pass, module: Module, target: Target) -> Module:
     if not from_elsewhere(step):
         return step.run(module, target)
+    _check_run(step, module, target)
     given = _text(module)
     try:
         after = step.run(module, target)
@@ -132,6 +134,23 @@ def _result(step: Pass, module: Module, target: Target) -> Module:
             "and dataclasses.replace do"
         )
     return after
+
+
+def _check_run(step: Pass, module: Module, target: Target) -> None:
+    """PassError when ``run`` does not take the two that it is called with."""
+    try:
+        takes = inspect.signature(step.run)
+    except (TypeError, ValueError):  # of something that does not tell
+        return
+    try:
+        takes.bind(module, target)
+    except TypeError as error:
+        names = [p.replace(annotation=p.empty) for p in takes.parameters.values()]
+        bare = takes.replace(parameters=names, return_annotation=takes.empty)
+        raise PassError(
+            f"pass {step.name}: its method run takes {bare}, but is called with (module, target); "
+            "write def run(self, module, target)"
+        ) from error
 
 
 def _text(module: Module) -> str:
@@ -224,6 +243,17 @@ def time_into(record: list[Timing]) -> Hook:
     return note
 
 
+@dataclass(frozen=True)
+class Compared:
+    """One line of the record of ``oracle``: the output that was farthest off after the pass, its
+    error and the error allowed; a module without outputs has "" and 0."""
+
+    name: str
+    output: str
+    error: float
+    allowed: float
+
+
 def verify_each() -> Hook:
     """Check every rule of the module's stage after each pass; the VerifyError names the pass."""
     from spyrec.ir.errors import VerifyError
@@ -240,7 +270,8 @@ def verify_each() -> Hook:
 
 
 def oracle(
-    inputs: Mapping[str, Array], tolerance: float | Callable[[Module], float]
+    inputs: Mapping[str, Array], tolerance: float | Callable[[Module], float],
+    record: list[Compared] | None = None,
 ) -> Hook:
     """Run the interpreter after each pass, before the first too, on the same inputs and compare
     the outputs.
@@ -248,7 +279,7 @@ def oracle(
     The error of an output is ``max|after - before| / max(1, max|before|)``; PassError when one is
     above ``tolerance``, which may be a function of the module after the pass. Integer and bool
     outputs must be equal. Passes that change the types of the inputs are fed the inputs cast to the
-    new types.
+    new types. ``record`` gains a line for each pass that was compared and is right.
     """
     from spyrec.ir.interp import run
 
@@ -267,13 +298,17 @@ def oracle(
                 f"{', '.join(gots) or 'none'}"
             )
         limit = tolerance(after) if callable(tolerance) else tolerance
-        for name in after.output_names:
-            error = output_error(wants[name], gots[name])
+        errors = {name: output_error(wants[name], gots[name]) for name in after.output_names}
+        for name, error in errors.items():
             if not error <= limit:
                 raise PassError(
                     f"oracle: pass {step.name} changed output {name}: the error is {error:.3g}, "
-                    f"allowed is {limit:.3g}; print the module after {step.name} to see why"
+                    f"allowed is {limit:.3g}; --print-after {step.name} shows what it left, spyrec "
+                    "bisect finds a smaller model that shows it"
                 )
+        if record is not None:
+            worst = max(errors, key=lambda name: errors[name], default="")
+            record.append(Compared(step.name, worst, errors.get(worst, 0.0), limit))
 
     return compare
 

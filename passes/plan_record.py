@@ -105,6 +105,8 @@ def _why_parts(nest: Nest) -> Numbers:
         out["cost_cycles"] = round(float(cost), 1)
         out["rejected"] = []
         for parts, price in rejected:
+            if parts == nest.parts:  # it was, until the search found it to be better
+                continue
             other = {"parts": _by_name(nest, parts), "cost_cycles": round(float(price), 1)}
             if other["cost_cycles"] < out["cost_cycles"]:
                 other["ruled_out"] = _ruled_out(nest, parts)

@@ -280,8 +280,8 @@ def import_model(
 
     if isinstance(model, str | Path):
         suffix = Path(model).suffix.lower()
-        if not Path(model).is_file():
-            raise SpyrecError(f"model file {model} does not exist")
+        if odd := files.no_file(model):
+            raise SpyrecError(f"model file {model} {odd}")
         if suffix == ".sir":
             return _read_sir(Path(model), bind, const)
         if suffix == ".pt2":
@@ -318,7 +318,10 @@ def _read_sir(path: Path, bind: Mapping[str, int], const: Mapping[str, Any]) -> 
     if bind or const:
         raise SpyrecError(f"model {path}: IR text states its shapes; leave bind and const out")
     try:
-        module = parse_module(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        if not text.strip():
+            raise SpyrecError(f"model {path} is empty, expected IR text that begins with 'module'")
+        module = parse_module(text)
         verify(module)
     except UnicodeDecodeError as error:
         raise SpyrecError(f"model {path} is not UTF-8 text: {error}") from None

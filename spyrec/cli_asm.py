@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from spyrec.cli_path import NEW_FILE, write_out
+from spyrec.cli_path import NEW_FILE, Writing, write_out
 
 
-@click.command("disasm", short_help="A program becomes an assembler listing.")
+@click.command("disasm", cls=Writing, short_help="A program becomes an assembler listing.")
 @click.argument("program", type=click.Path(dir_okay=False))
 @click.option("--kernel", metavar="NAME",
               help="Print this kernel alone; that cannot be assembled.")
@@ -39,7 +39,7 @@ def disasm_command(
         write_out("\n".join(map(kernel_listing, found)), output)
 
 
-@click.command("asm", short_help="A listing becomes a program.")
+@click.command("asm", cls=Writing, short_help="A listing becomes a program.")
 @click.argument("listing", type=click.Path(dir_okay=False))
 @click.option("-o", "--output", required=True, type=NEW_FILE, help="The object file to write.")
 def asm_command(listing: str, output: str) -> None:

@@ -14,7 +14,7 @@ import click
 from spyrec.cli_compile import parse_const, parse_sizes
 from spyrec.cli_opt import read_module
 from spyrec.cli_passes import Places, pass_options
-from spyrec.cli_path import NEW_FILE, Number
+from spyrec.cli_path import NewFile, Number, Writing
 
 if TYPE_CHECKING:
     from spyrec.ir.core import Module
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FOUND = 1
 
 
-@click.command("bisect", short_help="Find the pass that breaks a model.")
+@click.command("bisect", cls=Writing, short_help="Find the pass that breaks a model.")
 @click.argument("model", type=click.Path(dir_okay=False))
 @click.option("--bind", multiple=True, metavar="DIM=INT",
               help="Size of a dynamic dimension, by its name or as INPUT:AXIS=INT.")
@@ -41,7 +41,7 @@ FOUND = 1
 @click.option("--no-reduce", is_flag=True, help="Name the pass only.")
 @click.option("--tries", type=click.IntRange(min=1), default=2000, show_default=True,
               help="Most smaller models to try.")
-@click.option("-o", "--output", type=NEW_FILE,
+@click.option("-o", "--output", type=NewFile("model"),
               help="Where to write the smallest model. Default: MODEL's name with .bisect.sir.")
 @click.option("--device", default="spyre", show_default=True, metavar="NAME|FILE.toml",
               help="Machine to compile for.")
@@ -119,7 +119,7 @@ def _inputs(module: Module, path: str) -> dict[str, Any]:
     return dict(read)
 
 
-@click.command("reduce", short_help="Shrink a model that makes a command fail.")
+@click.command("reduce", cls=Writing, short_help="Shrink a model that makes a command fail.")
 @click.argument("source", metavar="FILE", type=click.Path(dir_okay=False, allow_dash=True))
 @click.option("--test", "command", required=True, metavar="CMD",
               help="Command that fails; {} stands for the candidate's file, which else comes last.")
@@ -128,7 +128,7 @@ def _inputs(module: Module, path: str) -> dict[str, Any]:
               metavar="SECONDS", help="A command that takes longer has not failed.")
 @click.option("--tries", type=click.IntRange(min=1), default=2000, show_default=True,
               help="Most candidates to try.")
-@click.option("-o", "--output", type=NEW_FILE,
+@click.option("-o", "--output", type=NewFile("source"),
               help="Where to write. Default: FILE's name with .reduced.sir.")
 def reduce_command(
     source: str, command: str, match: str | None, timeout: float, tries: int, output: str | None

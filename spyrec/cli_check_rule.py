@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,15 +47,31 @@ def check_rule_command(file: str, names: Sequence[str], count: int, seed: int) -
         if name not in rules:
             raise PassError(f"{file} has no rule {name}; {listed(name, rules)}")
     sound = True
+    untried: list[str] = []
     for name in names or rules:
         given = examples.get(name, ())
         verdict = check(rules[name], count, seed, given)
         sound &= not verdict.wrong and verdict.checked > 0
         click.echo(f"{name}: {rules[name].exactness}, {_told(verdict, len(given))}")
+        if not given and not verdict.wrong and not verdict.checked:
+            untried.append(name)
         if verdict.example is not None:
             for line in text_of(verdict.example):
                 click.echo(f"  {line}")
+    if untried:
+        click.echo(_how_to_give(file, untried), err=True)
     return 0 if sound else NOT_SOUND
+
+
+def _how_to_give(file: str, names: Sequence[str]) -> str:
+    """What to write into a file whose rules, written as functions, have no examples."""
+    entries = "\n".join(f"      {json.dumps(name)}: [TEXT]," for name in names)
+    return (
+        f"a rule written as a function is tried on the models it is given; add to {file}, at its "
+        f"top level:\n  EXAMPLES = {{\n{entries}\n  }}\n"
+        "each TEXT is a string of IR text in which the rule applies, from 'module \"m\" {' to '}'; "
+        "spyrec opt MODEL prints such text"
+    )
 
 
 def _told(verdict: Verdict, examples: int) -> str:
@@ -69,6 +86,7 @@ def _told(verdict: Verdict, examples: int) -> str:
 def read_rules(path: Path) -> Found:
     """The rules of a file by name, and models to try those on that are written in Python."""
     from spyrec.ir.errors import ParseError, PassError
+    from spyrec.ir.near import listed
     from spyrec.ir.parser import parse_module
     from spyrec.passes.rule import Rule
     from spyrec.workbench.plugins import module_of, read_file, rules_of
@@ -88,6 +106,10 @@ def read_rules(path: Path) -> Found:
     lists = texts.values() if isinstance(texts, dict) else (None,)
     if not all(isinstance(g, list | tuple) and all(isinstance(t, str) for t in g) for g in lists):
         raise PassError(f"{path}: EXAMPLES is no dict of rule name -> list of IR texts")
+    for name in texts:
+        if name not in found:
+            told = listed(str(name), found)
+            raise PassError(f"{path}: EXAMPLES has an entry for {name!r}, but no such rule; {told}")
     models: dict[str, list[Module]] = {}
     for name, given in texts.items():
         try:

@@ -6,7 +6,7 @@ import json
 
 import click
 
-from spyrec.cli_path import NEW_FILE, write_out
+from spyrec.cli_path import NEW_FILE, Writing, write_out
 
 SLOWER = 1
 
@@ -25,7 +25,7 @@ def percent(ctx: click.Context, param: click.Parameter, value: str | None) -> fl
     return number / 100
 
 
-@click.command("compare", short_help="Two runs, kernel by kernel.")
+@click.command("compare", cls=Writing, short_help="Two runs, kernel by kernel.")
 @click.argument("before", metavar="A.json", type=click.Path(exists=True, dir_okay=False))
 @click.argument("after", metavar="B.json", type=click.Path(exists=True, dir_okay=False))
 @click.option("--threshold", metavar="PERCENT", callback=percent,

@@ -7,14 +7,14 @@ import gc
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from spyrec.cli_passes import Places, chosen, pass_options
-from spyrec.cli_path import NEW_FILE, write_out
+from spyrec.cli_path import NewFile, Writing, write_out
 
 if TYPE_CHECKING:
     from spyrec import api
@@ -123,7 +123,7 @@ def _numeric(value: object) -> bool:
     return isinstance(value, bool | int | float)
 
 
-@click.command("compile", short_help="A model becomes a program.")
+@click.command("compile", cls=Writing, short_help="A model becomes a program.")
 @click.argument("model", type=click.Path(dir_okay=False), required=False)
 @click.option("--from-config", metavar="NAME|FILE.json",
               help="In place of MODEL: a language model by its configuration, without weights.")
@@ -133,7 +133,7 @@ def _numeric(value: object) -> bool:
               help="With --from-config: make the next token after that many.")
 @click.option("--layers", type=click.IntRange(min=1),
               help="With --from-config: fewer layers than the model has.")
-@click.option("-o", "--output", type=NEW_FILE,
+@click.option("-o", "--output", type=NewFile("model"),
               help="File to write. Default: MODEL's name with .spx, here; stdout for text.")
 @click.option("--bind", multiple=True, metavar="DIM=INT",
               help="Size of a dynamic dimension, by its name or as INPUT:AXIS=INT.")
@@ -151,7 +151,7 @@ def _numeric(value: object) -> bool:
 @click.option("--plan-budget", metavar="SECONDS",
               help="Nominal seconds to look for better plans by simulation, as 10s; 0 for none. "
               "Default: what suits the model.")
-@click.option("--emit-plan", type=NEW_FILE, help="Where to write the full plan.")
+@click.option("--emit-plan", type=NewFile("plan"), help="Where to write the full plan.")
 @click.option("--emit", type=click.Choice(["ir", "asm", "spx"]), default="spx", show_default=True,
               help="IR text after the last pass, assembler listing or object file.")
 @click.option("--no-weights", is_flag=True,
@@ -206,22 +206,23 @@ def compile_command(
     from spyrec import api, files
     from spyrec.progress import progress_bar
 
+    aside = redirect_stdout(sys.stderr)  # what passes print is no part of IR or listing
+    with aside:
+        hook = _hook(print_after, verify_each, loaded)
+        put_in = chosen(passes, planner, loaded, before, after)
     options: dict[str, Any] = {
-        "bind": bindings, "const": constants, "device": device, "numerics": numerics,
-        **chosen(passes, planner, loaded, before, after),
-        "plan": plan,
-        "plan_budget": parse_budget(plan_budget),
-        "hook": _hook(print_after, verify_each, loaded),
+        "bind": bindings, "const": constants, "device": device, "numerics": numerics, **put_in,
+        "plan": plan, "plan_budget": parse_budget(plan_budget), "hook": hook,
     }
     source, stem, name = source_of(model, from_config, prompt, decode, layers)
     if emit == "ir" and emit_plan is None:  # any pipeline will do, also one that stops early
-        with progress_bar() as progress, no_collections():
+        with progress_bar() as progress, no_collections(), aside:
             module = api.lower(source, **options, progress=progress)
         _warn(api.oddities(module))
         write_out(_ir(module, no_weights), output)
         return
     cached = not no_cache and emit != "ir"  # which needs what only compiling gives
-    with progress_bar() as progress, no_collections():
+    with progress_bar() as progress, no_collections(), aside:
         program = api.compile(
             source, **options, progress=progress, cache=cached, buckets=sizes or None
         )

@@ -18,7 +18,7 @@ from spyrec.cli_compile import (
     source_of,
 )
 from spyrec.cli_passes import Places, chosen
-from spyrec.cli_path import NEW_FILE
+from spyrec.cli_path import NEW_FILE, Writing
 from spyrec.cli_simulate import ENDLESS
 
 OF_MODELS = (
@@ -31,7 +31,7 @@ program that is compiled."""
 
 
 @click.command(
-    "explain", short_help="Why each kernel takes its time, and what would help.",
+    "explain", cls=Writing, short_help="Why each kernel takes its time, and what would help.",
     params=[p for p in compile_command.params if p.name in COMPILED_WITH],
 )
 @click.option("--kernel", multiple=True, metavar="NAME",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,17 +12,17 @@ import click
 
 from spyrec.cli_compile import no_collections
 from spyrec.cli_passes import Places, pass_options
-from spyrec.cli_path import NEW_FILE, Number, write_out
+from spyrec.cli_path import NewFile, Number, Writing, write_out
 
 if TYPE_CHECKING:
     from spyrec.ir.core import Module
-    from spyrec.passes.manager import Hook, Timing
+    from spyrec.passes.manager import Compared, Hook, Timing
     from spyrec.workbench.watch import Change
 
 STDIN = "-"
 
 
-@click.command("opt", short_help="Run passes over IR text.")
+@click.command("opt", cls=Writing, short_help="Run passes over IR text.")
 @click.argument("source", metavar="IN.sir", type=click.Path(dir_okay=False, allow_dash=True))
 @click.option("--passes", metavar="SPEC",
               help="Passes to run, as 'canonicalize,fold{limit=64}'; 'usual' stands for the usual "
@@ -29,7 +30,7 @@ STDIN = "-"
               "checked and printed.")
 @pass_options
 @click.option("--until", metavar="PASS", help="Stop after this pass.")
-@click.option("-o", "--output", type=NEW_FILE, help="Where to write. Default: stdout.")
+@click.option("-o", "--output", type=NewFile("source"), help="Where to write. Default: stdout.")
 @click.option("--no-weights", is_flag=True, help="Leave long constants out of the text.")
 @click.option("--print-after", metavar="PASS|all", help="Show the IR after a pass, on stderr.")
 @click.option("--print-changed", is_flag=True, help="Show what each pass changed, on stderr.")
@@ -71,7 +72,8 @@ def opt_command(
     from spyrec.workbench import plugins, states, watch
 
     target = target_of(device, numerics)
-    known = plugins.known_passes(loaded)
+    with redirect_stdout(sys.stderr):  # whatever a file of passes prints
+        known = plugins.known_passes(loaded)
     if passes is None:
         passes = plugins.USUAL if before or after or until is not None else ""
     pipeline = plugins.pipeline_of(passes, known, before, after)
@@ -79,6 +81,7 @@ def opt_command(
         pipeline = plugins.until(pipeline, until)
     module = read_module(source)
     hooks: list[Hook] = []
+    compared: list[Compared] = []
     if print_after is not None:
         if print_after != "all" and print_after not in known:
             told = listed(print_after, sorted(known), EVERY_PASS)
@@ -90,14 +93,12 @@ def opt_command(
         hooks.append(manager.verify_each())
     if oracle_each:
         inputs = manager.random_inputs(module, seed)
-        if tolerance is None:
-            hooks.append(manager.oracle(inputs, states.allowed))
-        else:
-            hooks.append(manager.oracle(inputs, tolerance))
+        limit = states.allowed if tolerance is None else tolerance
+        hooks.append(manager.oracle(inputs, limit, compared))
     times: list[Timing] = []
     changes: list[Change] = []
     hooks += [manager.time_into(times), watch.change_into(changes)]
-    with progress_bar() as progress, no_collections():
+    with progress_bar() as progress, no_collections(), redirect_stdout(sys.stderr):
         module = lower_module(
             module, target, pipeline=pipeline, hook=manager.hooks(*hooks), progress=progress
         )
@@ -105,6 +106,10 @@ def opt_command(
         _show(watch.time_table(times))
     if stats:
         _show(watch.change_table(changes))
+    if verify_each:
+        click.echo(f"verified: {_passes(len(changes))}, no rule of the IR is broken", err=True)
+    if oracle_each:
+        click.echo(f"compared: {_passes(len(compared))}{_largest(compared)}", err=True)
     write_out(print_module(module, data="elide" if no_weights else "full"), output)
 
 
@@ -126,6 +131,23 @@ def read_module(source: str) -> Module:
     except ParseError as error:
         raise ParseError(f"stdin: {error}") from None
     return module
+
+
+def _passes(n: int) -> str:
+    return f"{n} {'pass' if n == 1 else 'passes'}"
+
+
+def _largest(compared: Sequence[Compared]) -> str:
+    """What was farthest off, of the error that was allowed there."""
+    far = max(compared, key=lambda c: c.error, default=None)
+    if far is None:
+        return ""
+    if not far.error:
+        return ", all results equal"
+    return (
+        f", the largest error is {far.error:.3g}, of output {far.output} after {far.name}, allowed "
+        f"is {far.allowed:.3g}"
+    )
 
 
 def _show(table: Any) -> None:

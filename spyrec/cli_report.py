@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from spyrec.cli_path import NEW_FILE
+from spyrec.cli_path import NEW_FILE, Writing
 
 
-@click.command("report", short_help="A report as an HTML page.")
+@click.command("report", cls=Writing, short_help="A report as an HTML page.")
 @click.argument("report", metavar="REPORT.json", type=click.Path(exists=True, dir_okay=False))
 @click.option("-o", "--output", required=True, type=NEW_FILE, help="Where the page goes, .html.")
 @click.option("--plan", type=click.Path(exists=True, dir_okay=False),

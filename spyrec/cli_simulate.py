@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from spyrec.cli_compile import parse_sizes
-from spyrec.cli_path import NEW_FILE
+from spyrec.cli_path import NEW_FILE, NewFile, Writing
 from spyrec.sim.host import HOST_LAUNCHES
 
 if TYPE_CHECKING:
@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 ENDLESS = 1000  # columns; a pipe has no width, so nothing is shortened to fit it
 
 
-@click.command("simulate", short_help="Run a program: outputs, cycles, trace, hazards.")
+@click.command(
+    "simulate", cls=Writing, short_help="Run a program: outputs, cycles, trace, hazards."
+)
 @click.argument("program", type=click.Path(dir_okay=False))
 @click.option("--inputs", type=click.Path(dir_okay=False), help="Arrays by model input name, .npz.")
-@click.option("--outputs", type=NEW_FILE, help="Where the outputs go, .npz.")
+@click.option("--outputs", type=NewFile("inputs"), help="Where the outputs go, .npz.")
 @click.option("--timing-only", is_flag=True, help="Count cycles without computing any number.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
               help="Of the random inputs that are made when --inputs is not given.")

@@ -10,7 +10,7 @@ import click
 
 from spyrec.cli_compile import parse_const
 from spyrec.cli_passes import Places, pass_options
-from spyrec.cli_path import NEW_FILE
+from spyrec.cli_path import NEW_FILE, Writing
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -38,7 +38,7 @@ def _completed(
     return [CompletionItem(n) for n in names] or [CompletionItem(incomplete, type="file")]
 
 
-@click.command("sweep", short_help="Run models over a grid of machines and plans.")
+@click.command("sweep", cls=Writing, short_help="Run models over a grid of machines and plans.")
 @click.argument("what", metavar="[MODEL]... [KEY=VALUE,VALUE,...]...", nargs=-1,
                 shell_complete=_completed)
 @click.option("-o", "--output", required=True, type=NEW_FILE, metavar="FILE.csv|FILE.parquet",

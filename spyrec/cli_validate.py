@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from spyrec.cli_path import NEW_FILE, Writing
+
 if TYPE_CHECKING:
     from spyrec.validate import Outcome, Summary, Validation
 
@@ -14,9 +16,9 @@ HEADINGS = ("rows", "built", "RMS %", "mean %", "worst", "ratio", "Spearman")
 IDS = 12  # rows a reason names; the JSON file has all of them
 
 
-@click.command("validate", short_help="Measured kernel times against simulated ones.")
+@click.command("validate", cls=Writing, short_help="Measured kernel times against simulated ones.")
 @click.argument("measurements", type=click.Path(dir_okay=False))
-@click.option("--json", "json_file", type=click.Path(dir_okay=False), metavar="FILE",
+@click.option("--json", "json_file", type=NEW_FILE, metavar="FILE",
               help="Where all figures go, with one record a row.")
 @click.option("--device", default="spyre", show_default=True, metavar="NAME|FILE.toml",
               help="Machine to validate.")

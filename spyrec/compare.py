@@ -152,7 +152,7 @@ def _changes(a: Rows, b: Rows) -> Iterator[str]:
         return
     (x,), (y,) = a, b
     for what, old, new in (
-        ("launches", str(x.count), str(y.count)),
+        ("launches", f"{x.count:,}", f"{y.count:,}"),
         ("cores", str(x.cores), str(y.cores)),
         ("cut", _named(x, x.parts), _named(y, y.parts)),
         ("tile", _named(x, x.tile), _named(y, y.tile)),

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from spyrec.emitted_plan import differs
 from spyrec.ir.errors import SpyrecError
 from spyrec.plain_json import AsJson
 from spyrec.report import Report
@@ -50,22 +51,28 @@ class DecisionLog(AsJson):
 
 
 def decision_log(report: Report, plan: Plain) -> DecisionLog:
-    """SpyrecError: ``plan`` is no full plan, or knows no kernel of the report."""
+    """SpyrecError: ``plan`` is no full plan, or not that of the program which was run: it lacks a
+    kernel, has more of them, or another cut or tile."""
     plans = _plans(report, plan)
     rows: list[KernelDecisions] = []
+    runs: dict[str, int] = {}
     places: dict[tuple[str, str], list[str]] = {}
     for row in report.kernels:
         bucket, slash, name = row.name.partition("/")
         known = plans.get(bucket) if slash else None
         of, name = (plans[""], row.name) if known is None else (known, name)
+        where = "" if known is None else bucket
+        runs[where] = runs.get(where, 0) + row.count
         decided = of.get("kernels", {}).get(name)
-        if decided is not None:
-            rows.append(_kernel(row.name, _object(decided, f"kernels.{name}")))
-    if report.kernels and not rows:
-        raise SpyrecError(
-            f"the plan knows no kernel of {report.model}, not even {report.kernels[0].name}; give "
-            "the plan that --emit-plan wrote when the program was compiled"
-        )
+        if decided is None:
+            raise _foreign(report, f"it has no kernel {row.name}")
+        rows.append(_kernel(row.name, _object(decided, f"kernels.{name}")))
+        if odd := differs(name, decided, row):
+            raise _foreign(report, odd)
+    for where, ran in runs.items():
+        planned = len(plans[where].get("kernels", {}))
+        if planned != ran:
+            raise _foreign(report, f"it has {planned} kernels, the program ran {ran}")
     for name, tensor in plans[""].get("tensors", {}).items():
         space, why = _place(_object(tensor, f"tensors.{name}"), f"tensors.{name}")
         places.setdefault((space, why), []).append(name)
@@ -74,6 +81,13 @@ def decision_log(report: Report, plan: Plain) -> DecisionLog:
         tuple(rows),
         tuple(Places(space, why, tuple(names)) for (space, why), names in grouped),
         _searched(plans[""]),
+    )
+
+
+def _foreign(report: Report, odd: str) -> SpyrecError:
+    return SpyrecError(
+        f"the plan is not that of the program {report.model or 'in the report'}: {odd}; give the "
+        "plan that --emit-plan wrote when the program was compiled"
     )
 
 
@@ -123,7 +137,8 @@ def _notes(decided: Plain, why: Plain, where: str) -> Iterator[str]:
         made = _list(improved.get("made", []), where)
         moves = (_object(move, where) for move in made)
         told = ", ".join(
-            f"{m.get('move')}: {m.get('cycles')} to {m.get('then')} cycles" for m in moves
+            f"{m.get('move')}: {_number(m.get('cycles'))} to {_number(m.get('then'))} cycles"
+            for m in moves
         )
         yield f"{improved.get('tried')} moves simulated" + (f", made {told}" if told else "")
 
@@ -142,8 +157,8 @@ def _searched(plan: Plain) -> str:
     if not found:
         return ""
     return (
-        f"Simulating alternatives brought the run from {found.get('first_cycles')} to "
-        f"{found.get('cycles')} cycles; {found.get('tried')} were tried."
+        f"Simulating alternatives brought the run from {_number(found.get('first_cycles'))} to "
+        f"{_number(found.get('cycles'))} cycles; {_number(found.get('tried'))} were tried."
     )
 
 
@@ -155,6 +170,10 @@ def _best(why: Plain, where: str) -> Plain:
 def _cost(of: Plain) -> float | None:
     cost = of.get("cost_cycles")
     return float(cost) if isinstance(cost, int | float) else None
+
+
+def _number(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _sizes(value: Any, where: str) -> str:

@@ -1,5 +1,6 @@
 """Whether a plan is one in full, as ``--emit-plan`` writes it: with every decision, why it was
-taken and what was rejected. Pins, which the same format can hold, tell too little of a program."""
+taken and what was rejected; and whether it is that of a program. Pins, which the same format can
+hold, tell too little of a program."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import Any
 
 from spyrec.ir.errors import SpyrecError
 from spyrec.passes.plan import parse_plan
+from spyrec.report import KernelRow
 
 Form = Mapping[str, type]
 
@@ -33,6 +35,21 @@ def check_emitted(plan: Mapping[str, Any]) -> None:
             f"plan: {lacking} is missing or of another kind; a program is explained by the whole "
             "file that --emit-plan wrote beside it, not by pins"
         )
+
+
+def differs(name: str, decided: Mapping[str, Any], row: KernelRow) -> str:
+    """How the cut and the tile of a plan's kernel ``name`` are others than those of the kernel that
+    ran, "" when they are not. A program that does not tell (its row has no ``dims``) differs in
+    nothing."""
+    dims = [part.partition("=")[0] for part in row.dims.split(",") if part]
+    for verb, what, ran in (("cuts", "parts", row.parts), ("tiles", "tile", row.tile)):
+        planned = decided.get(what, {})
+        numbers = "x".join(map(str, planned.values()))
+        if dims and ([*planned] != dims or numbers != ran):
+            here = " ".join(f"{d}={n}" for d, n in planned.items())
+            there = " ".join(f"{d}={n}" for d, n in zip(dims, ran.split("x"), strict=False))
+            return f"it {verb} {name} into {here or 'nothing'}, the program {row.name} into {there}"
+    return ""
 
 
 def _lacking(plan: Mapping[str, Any]) -> Iterator[str]:

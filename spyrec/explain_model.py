@@ -11,7 +11,7 @@ from typing import Any
 
 from spyrec import api
 from spyrec.driver import JOINT
-from spyrec.emitted_plan import check_emitted
+from spyrec.emitted_plan import check_emitted, differs
 from spyrec.explanation import (
     Alternative,
     Choice,
@@ -197,11 +197,8 @@ class _Explainer:
             return ""
         if len(names) != len(rows):
             return f"it has {len(names)} kernels, the program launches {len(rows)}"
-        for name, row in zip(names, rows, strict=True):
-            cut = "x".join(map(str, kernels[name]["parts"].values()))
-            if cut != row.parts:
-                return f"it cuts {name} into {cut or '1'}, the program {row.name} into {row.parts}"
-        return ""
+        odd = (differs(n, kernels[n], row) for n, row in zip(names, rows, strict=True))
+        return next(filter(None, odd), "")
 
     def _kind(self, one: _Launched) -> Hashable:
         """Equal for launches of kernels that differ in names and addresses only."""

@@ -30,6 +30,18 @@ DAMAGED = (
 """What zipfile and numpy raise over an archive whose bytes are damaged, OSError aside."""
 
 
+def no_file(path: str | Path) -> str:
+    """Why there is no regular file to read, "" when there is one. A device or pipe is none: it
+    cannot be read twice, nor be asked how long it is."""
+    if os.path.isfile(path):
+        return ""
+    if os.path.isdir(path):
+        return "is a folder, expected a file"
+    if os.path.exists(path):
+        return "is a device or pipe, expected a regular file"
+    return "is a link to what does not exist" if os.path.islink(path) else "does not exist"
+
+
 @contextmanager
 def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
     """A binary file that takes the place of ``path`` only when the block ends without an error.

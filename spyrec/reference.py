@@ -20,7 +20,7 @@ CLI_HEAD = """\
 Printed by the commands themselves (`spyrec COMMAND --help`). Exit codes: 0 fine; 1 the model,
 program or data is at fault, or a comparison or search found something; 2 usage; 70 a defect of
 spyrec; 130 interrupted. `--debug` anywhere shows the traceback of a failure. Files are written
-whole or not at all.
+whole or not at all, and none in the place of a file of another kind that the command reads.
 """
 
 OPS_HEAD = """\

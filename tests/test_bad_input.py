@@ -100,6 +100,26 @@ def test_not_a_model(desk: Path, stderr: Run) -> None:
     ]
 
 
+@pytest.mark.parametrize("command", ["opt", "compile"])
+def test_what_is_no_file_says_what_it_is(desk: Path, stderr: Run, command: str) -> None:
+    told = {
+        os.devnull: "is a device or pipe, expected a regular file",
+        "none.sir": "does not exist",
+        "lost.sir": "is a link to what does not exist",
+    }
+    Path("lost.sir").symlink_to("nowhere.sir")
+    for name, what in told.items():
+        assert stderr(command, name) == [f"spyrec: model file {name} {what}"]
+    Path("empty.sir").write_text("\n", "utf-8")
+    assert stderr(command, "empty.sir") == [
+        "spyrec: model empty.sir is empty, expected IR text that begins with 'module'"
+    ]
+    assert stderr("opt", "empty.sir", "--load", os.devnull) == [
+        f"spyrec: the file of passes or rules {os.devnull} is a device or pipe, expected a regular "
+        "file"
+    ]
+
+
 def test_truncated_model(desk: Path, stderr: Run) -> None:
     whole = Path("dense.onnx").read_bytes()
     Path("cut.onnx").write_bytes(whole[: len(whole) // 2])

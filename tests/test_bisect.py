@@ -213,6 +213,33 @@ def test_reduction_keeps_what_shows_it() -> None:
         Reduction(lambda m: False).run(module)
 
 
+@pytest.mark.parametrize(
+    ("text", "least", "sizes"),
+    [
+        ("softmax(%x) {axis = 1} : tensor<8x8x8xf32>", ("softmax", 0, 1, 2), [(1, 2, 1)]),
+        ("matmul(%x, %x) : tensor<8x8x8xf32>", ("matmul", 0, 0, 3), [(3, 1, 1)]),
+        ("matmul(%x, %w) : tensor<8x8x8xf32>", ("matmul", 0, 2, 2), [(1, 1, 2), (2, 1)]),
+        ("slice(%x) {starts = (0, 0, 0), sizes = (8, 8, 8), steps = (1, 1, 1)} : tensor<8x8x8xf32>",
+         ("slice", 0, 2, 4), [(1, 1, 4)]),
+        ("reshape(%x) {shape = (8, 8, 8)} : tensor<8x8x8xf32>", ("reshape", 0, 1, 2), [(1, 2, 1)]),
+    ],
+)
+def test_dimensions_of_one_size_shrink_apart(
+    text: str, least: tuple[str, int, int, int], sizes: list[tuple[int, ...]]
+) -> None:
+    """Where one must stay the others still go, whatever size all had at first."""
+    inputs = "input %x: tensor<8x8x8xf32>\n" + "input %w: tensor<8x8xf32>\n" * ("%w" in text)
+    module = parse_module(f'module "m" {{\n{inputs}%y = {text}\noutput "y" = %y\n}}')
+    name, operand, axis, size = least
+
+    def shows(m: Module) -> bool:
+        shapes = [op.operands[operand].type.static_shape for op in m.body.ops if op.name == name]
+        return any(axis < len(s) and s[axis] >= size for s in shapes)
+
+    small = Reduction(shows).run(module)
+    assert [v.type.static_shape for v in small.body.args] == sizes
+
+
 def test_a_late_stage_is_reduced_without_new_sizes(here: Path, capsys: Capture) -> None:
     onnx.save(cnn(), "cnn.onnx")
     assert cli.run(["compile", "cnn.onnx", "--emit", "ir", "-o", "late.sir",

@@ -10,9 +10,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from spyrec import cli
+from spyrec.cli_path import NewFile, Writing
 from spyrec.ir.errors import ImportError_, SpyrecError
 from spyrec.sim import device as device_module
 from spyrec.sim.errors import SimulationError
@@ -171,6 +173,73 @@ def test_a_folder_that_is_not_there_is_told_before_the_work(
 def test_two_outputs_may_go_to_one_device(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["compile", "no.onnx", "-o", os.devnull, "--emit-plan", os.devnull]) == 1
     assert "no.onnx" in capsys.readouterr().err
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("m.onnx", "m.sir", "p.py", "p.spx", "k.npy", "d.toml", "r.json", "a.csv"):
+        Path(name).write_text(f"{name} is no such file, and is not read", "utf-8")
+    Path("link.onnx").symlink_to("m.onnx")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("line", "read"),
+    [
+        ("compile m.onnx -o m.onnx", "m.onnx is read as input"),
+        ("compile -o ./m.onnx m.onnx", "m.onnx is read as input"),
+        ("compile link.onnx --emit-plan m.onnx", "m.onnx is read as input"),
+        ("compile m.sir -o m.sir", "m.sir is read as input"),
+        ("compile m.onnx --const k=k.npy -o k.npy", "k.npy is read by --const"),
+        ("compile m.onnx --device d.toml -o d.toml", "d.toml is read by --device"),
+        ("compile --from-config r.json --prompt 3 -o r.json", "r.json is read by --from-config"),
+        ("opt m.sir --load p.py -o p.py", "p.py is read by --load"),
+        ("opt m.onnx -o m.onnx", "m.onnx is read as input"),
+        ("bisect m.onnx -o m.onnx", "m.onnx is read as input"),
+        ("reduce m.onnx --test false -o m.onnx", "m.onnx is read as input"),
+        ("simulate p.spx --report p.spx", "p.spx is read as input"),
+        ("report r.json -o r.json", "r.json is read as input"),
+        ("compare r.json r.json --json r.json", "r.json is read as input"),
+        ("explain m.onnx --plan r.json --json r.json", "r.json is read by --plan"),
+        ("disasm p.spx -o p.spx", "p.spx is read as input"),
+        ("asm p.spx -o p.spx", "p.spx is read as input"),
+        ("validate a.csv --json a.csv", "a.csv is read as input"),
+        ("sweep m.onnx device=spyre,d.toml -o d.toml", "d.toml is read as input"),
+        ("sweep m.onnx --points a.csv -o a.csv", "a.csv is read by --points"),
+    ],
+)
+def test_no_file_that_is_read_is_overwritten_by_one_of_another_kind(
+    desk: Path, line: str, read: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {p: p.read_bytes() for p in desk.iterdir()}
+    assert cli.run(line.split()) == 2
+    err = capsys.readouterr().err
+    assert f"{read} and would be overwritten by a file of another kind; give another name" in err
+    assert {p: p.read_bytes() for p in desk.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "opt m.sir -o m.sir", "bisect m.sir -o m.sir", "reduce m.sir --test false -o m.sir",
+        "compile m.sir --emit ir -o m.sir", "compile m.onnx --plan r.json --emit-plan r.json",
+        "simulate p.spx --inputs k.npz --outputs k.npz", "compile m.onnx --passes p.py -o p.py",
+    ],
+)
+def test_one_of_its_own_kind_may_be_overwritten(
+    desk: Path, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(line.split()) == 1  # what stands in the files is told
+    assert "overwritten" not in capsys.readouterr().err
+
+
+def test_every_command_that_writes_spares_what_it_reads() -> None:
+    context = click.Context(cli.cli)
+    commands = [cli.cli.get_command(context, name) for name in cli.COMMANDS]
+    writing = [c for c in commands if c and any(isinstance(p.type, NewFile) for p in c.params)]
+    assert len(writing) >= 12
+    assert all(isinstance(c, Writing) for c in writing)
 
 
 @pytest.mark.parametrize(("closed", "code"), [("<&-", 1), (">&-", 0), ("2>&-", 0), ("2>&- >&-", 0)])

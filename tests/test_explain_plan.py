@@ -62,9 +62,11 @@ def test_a_program_is_explained_by_a_whole_plan() -> None:
         "the plan is not that of the program: it has 1 kernels, the program launches 2"
     )
     dims = list(program.plan["kernels"][first]["parts"])
-    assert told(lambda p: of(p).update(parts=dict.fromkeys(dims, 3))).startswith(
-        f"the plan is not that of the program: it cuts {first} into 3x3"
-    )
+    for what, verb in (("parts", "cuts"), ("tile", "tiles")):
+        threes = dict.fromkeys(dims, 3)
+        assert told(lambda p, what=what, threes=threes: of(p).update({what: threes})).startswith(
+            f"the plan is not that of the program: it {verb} {first} into m=3 n=3 k=3, the program "
+        )
 
 
 OWN = """class Nothing:

@@ -29,7 +29,6 @@ from spyrec import cli
 from spyrec.compare import Comparison, compare
 from spyrec.decision_log import decision_log
 from spyrec.html_report import html_report
-from spyrec.ir.errors import SpyrecError
 from spyrec.ir.layout import Layout
 from spyrec.ir.types import dtype
 from spyrec.report import Report
@@ -227,38 +226,20 @@ def test_what_is_no_report_is_told(tmp_path: Path, capsys: pytest.CaptureFixture
     assert not (tmp_path / "r.html").exists()
 
 
-def test_the_log_has_every_kernel_with_its_best_rejected(
-    program: spyrec.Program, report: Report
-) -> None:
-    log = decision_log(report, program.plan)
-    assert [k.kernel for k in log.kernels] == [k.name for k in report.kernels]
-    for row in log.kernels:
-        decided = program.plan["kernels"][row.kernel]
-        assert row.cut == " ".join(f"{d}={n}" for d, n in decided["parts"].items())
-        rejected = decided["why"]["parts"].get("rejected", [])
-        assert row.cut_rejected_cost == (rejected[0]["cost_cycles"] if rejected else None)
-    assert any(row.cut_rejected for row in log.kernels)
-    assert sorted(n for p in log.tensors for n in p.names) == sorted(program.plan["tensors"])
-    spaces = {n: p.space for p in log.tensors for n in p.names}
-    known = {"lx": "scratchpads", "hbm": "card memory"}
-    assert spaces == {n: known[t["space"]] for n, t in program.plan["tensors"].items()}
-
-
-@pytest.mark.parametrize(
-    ("plan", "message"),
-    [
-        ({"kernels": {}}, "the plan knows no kernel of encoder.onnx, not even k0_lt_add_where"),
-        ({"kernels": []}, "plan: kernels is '[]', expected an object"),
-        ({"kernels": {"k0_lt_add_where": 3}}, "plan: kernels.k0_lt_add_where is '3'"),
-        ({"kernels": {"k0_lt_add_where": {"why": {"parts": {"rejected": 1}}}}}, "expected a list"),
-        ({"buckets": {"a": 1}}, "plan: buckets.a is '1', expected an object"),
-    ],
-)
-def test_a_plan_of_something_else_is_told(
-    report: Report, plan: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(SpyrecError, match=re.escape(message)):
-        decision_log(report, plan)
+@pytest.mark.skipif(not shutil.which("node"), reason="no node on this machine")
+def test_numbers_are_written_in_one_way() -> None:
+    """The lines of the script that write numbers, by themselves."""
+    script = (Path(spyrec.__file__).parent / "html" / "base.js").read_text("utf-8")
+    [scaled] = re.findall(r"(?ms)^function scaled.*?^\}", script)
+    lines = re.findall(r"(?m)^const (?:NUMBERS|count|percent|signed) = .*", script)
+    assert len(lines) == 4
+    shown = (
+        "[signed(-104, count), signed(33453, count), signed(0, count), signed(-0.0041, percent), "
+        "scaled(33453), scaled(2500000)]"
+    )
+    text = "\n".join([*lines, scaled, f"console.log(JSON.stringify({shown}))"])
+    done = subprocess.run(["node", "-e", text], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == ["−104", "+33,453", "0", "−0.4%", "33,453", "2.50 M"]
 
 
 def test_the_page_reads_figures_that_a_comparison_has() -> None:
@@ -331,6 +312,9 @@ def test_all_views_are_drawn(
     slower = replace(report.kernels[0], cycles=report.kernels[0].cycles + 100, tile="1x1")
     before = replace(report, kernels=(slower, *report.kernels[1:]))
     page = watched.show(html_report(report, log, compare(before, report)), tmp_path)
+    changed = page.query_selector_all("#comparison table")[1].inner_text()
+    assert "−100" in changed and "-100" not in changed
+    assert " → " in changed and "->" not in changed
     width = page.viewport_size["width"]
     for section in page.query_selector_all("main > section"):
         assert section.is_visible()

@@ -78,6 +78,11 @@ def test_a_plan_by_price_is_bettered_and_what_for_is_told() -> None:
     assert any(made)
     assert all(m["then"] < m["cycles"] for moves in made for m in moves)
     assert "why" not in before.plan
+    moved = [k for k, done in zip(after.plan["kernels"].values(), made, strict=True)
+             if any(m["move"].startswith("cut") for m in done)]  # fmt: skip
+    assert moved
+    for kernel in moved:  # what the search chose was a runner-up before
+        assert kernel["parts"] not in [o["parts"] for o in kernel["why"]["parts"]["rejected"]]
 
 
 def test_the_plan_that_was_found_pins_to_the_same_bytes() -> None:

@@ -123,8 +123,8 @@ def test_the_oracle_names_pass_output_and_error() -> None:
     with pytest.raises(PassError) as caught:
         run_pipeline(module, (Dce(), Negate()), TARGET, hook)
     assert str(caught.value) == (
-        "oracle: pass negate changed output y: the error is 2, allowed is 1e-06; print the module "
-        "after negate to see why"
+        "oracle: pass negate changed output y: the error is 2, allowed is 1e-06; --print-after "
+        "negate shows what it left, spyrec bisect finds a smaller model that shows it"
     )
 
 

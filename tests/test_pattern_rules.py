@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import dedent
 
 import numpy as np
 import pytest
@@ -269,15 +270,35 @@ def test_rules_written_in_python_are_tried_on_examples(tmp_path: Path, capsys: C
     path.write_text(PYTHON.replace("f64", "f32"), "utf-8")
     assert cli.run(["check-rule", str(path), "log-exp"]) == 0
     capsys.readouterr()
-    path.write_text(PYTHON.replace('"log-exp": [', '"other": ['), "utf-8")
+    path.write_text(PYTHON.replace('"log-exp": [', '"log_exp": ['), "utf-8")
     assert cli.run(["check-rule", str(path)]) == 1
-    assert "log-exp: rounding, not tested: no example was given\n" in capsys.readouterr().out
+    assert (
+        "EXAMPLES has an entry for 'log_exp', but no such rule; did you mean log-exp?"
+    ) in capsys.readouterr().err
     path.write_text(PYTHON.replace("inner.operands[0]\n", "op.operands[0]\n"), "utf-8")
     assert cli.run(["check-rule", str(path), "log-exp"]) == 1
     assert "WRONG: the error is" in capsys.readouterr().out
     path.write_text("x = 1", "utf-8")
     assert cli.run(["check-rule", str(path)]) == 1
     assert "has no rule at its top level" in capsys.readouterr().err
+
+
+def test_how_to_give_examples_is_told_as_it_has_to_be_written(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    """What is printed goes into the file, with a model in the place of TEXT."""
+    path = tmp_path / "mine.py"
+    rules, _, examples = PYTHON.partition("EXAMPLES = ")
+    path.write_text(rules, "utf-8")
+    assert cli.run(["check-rule", str(path)]) == 1
+    told = capsys.readouterr()
+    assert "log-exp: rounding, not tested: no example was given\n" in told.out
+    assert f"add to {path}, at its top level:\n  EXAMPLES = {{\n" in told.err
+    entry = dedent(told.err[told.err.index("  EXAMPLES"):told.err.index("each TEXT")])
+    text = next(iter(eval(examples).values()))[0]
+    path.write_text(rules + entry.replace("TEXT", repr(text)), "utf-8")
+    assert cli.run(["check-rule", str(path)]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_a_file_of_rules_is_a_pass(tmp_path: Path, capsys: Capture) -> None:

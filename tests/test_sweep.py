@@ -28,7 +28,6 @@ from spyrec.sim.device import load_device
 from spyrec.sweep import local
 from spyrec.sweep.cluster import _outcome
 from spyrec.sweep.journal import HEAD, Journal
-from spyrec.sweep.plot import MOST_LINES, svg
 from spyrec.sweep.point import (
     FIGURES,
     Outcome,
@@ -349,37 +348,6 @@ def test_a_picture_has_a_line_for_each_combination(desk: Path) -> None:
     ]  # fmt: skip
     assert ">cores.count<" in picture
     assert ">total_cycles<" in picture
-
-
-def row(x: Any, y: float | None, **more: Any) -> dict[str, Any]:
-    return {"model": "m<&>.onnx", "x": x, **more, "total_us": y, "error": None, "id": ""}
-
-
-def heights(picture: str) -> list[tuple[float, float]]:
-    return [(float(a), float(b)) for a, b in re.findall(r'cx="([\d.]+)" cy="([\d.]+)"', picture)]
-
-
-def test_a_picture_is_to_scale() -> None:
-    far = heights(svg([row(1, 10.0), row(4, 30.0), row(16, 40.0)], "x", "total_us"))
-    assert far[1][0] - far[0][0] == pytest.approx(far[2][0] - far[1][0], abs=0.11)  # ratios
-    near = heights(svg([row(10, 10.0), row(11, 30.0), row(14, 40.0)], "x", "total_us"))
-    assert 3 * (near[1][0] - near[0][0]) == pytest.approx(near[2][0] - near[1][0], abs=0.41)
-    rise = [far[0][1] - y for _, y in far]
-    assert rise[2] == pytest.approx(1.5 * rise[1], abs=0.2)
-    words = heights(svg([row("b", 1.0), row("a", 1.0)], "x", "total_us"))
-    assert words[0][0] < words[1][0]  # in their order
-
-
-def test_a_picture_leaves_gaps_and_escapes_names() -> None:
-    broken = svg([row(1, 1.0), row(2, None), row(3, 1.0)], "x", "total_us")
-    assert broken.count("<circle") == 2
-    assert "stroke-width" not in broken  # no line across the gap
-    two = svg([row(1, 1.0), row(1, 2.0) | {"model": "b"}], "x", "total_us")
-    assert "m&lt;&amp;&gt;.onnx" in two
-    assert "<&>" not in two
-    assert "<circle" not in svg([row(1, None)], "x", "total_us")
-    many = svg([row(1, 1.0, kind=i) for i in range(MOST_LINES + 3)], "x", "total_us")
-    assert "and 3 more, not shown" in many
 
 
 @pytest.mark.skipif(not find_spec("distributed"), reason="Dask is an extra; see dependencies.md")

@@ -8,6 +8,9 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
+from spyrec import cli
 from spyrec.passes.registry import ENTRY_POINT_GROUP
 from spyrec.workbench.plugins import passes_of, read_file
 
@@ -23,6 +26,11 @@ def test_its_tests_and_its_example_pass_where_it_was_copied_to(tmp_path: Path) -
     )
     assert done.returncode == 0, done.stdout
     assert "4 passed" in done.stdout
+
+
+def test_its_rule_is_tried_on_the_examples_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["check-rule", str(TEMPLATE / "my_pass.py")]) == 0
+    assert capsys.readouterr().out == "early-slice: exact, 200 models, worst error 0\n"
 
 
 def test_its_entry_point_names_the_pass_it_holds() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -197,7 +198,7 @@ def test_a_faulty_file_of_passes_is_told(
     err = capsys.readouterr().err
     assert told in err and str(passes) in err
     assert cli.run(["opt", str(model), "--load", str(passes) + "x"]) == 1
-    assert "no such file" in capsys.readouterr().err
+    assert "does not exist" in capsys.readouterr().err
 
 
 FAULTY = """import sys
@@ -213,6 +214,40 @@ class Faulty:
     def run(self, module, target):
         STATEMENT
 """
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [("self, module", "(module)"), ("self, module, target, *, more", "(module, target, *, more)")],
+)
+def test_a_method_that_takes_something_else_is_told(
+    model: Path, passes: Path, given: str, shown: str, capsys: Capture
+) -> None:
+    text = FAULTY.replace("self, module, target", given).replace("STATEMENT", "return module")
+    passes.write_text(text, "utf-8")
+    args = ["opt", str(model), "--load", str(passes), "--passes", "faulty"]
+    assert cli.run(args) == 1
+    assert capsys.readouterr().err == (
+        f"spyrec: pass faulty: its method run takes {shown}, but is called with (module, target); "
+        "write def run(self, module, target)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "command", [["opt"], ["compile", "--emit", "ir"], ["compile", "--emit", "asm"]]
+)
+def test_what_passes_print_is_no_part_of_the_text(
+    model: Path, passes: Path, command: list[str], capsys: Capture
+) -> None:
+    texts = []
+    for loud in ("", "print('in the file')\n"):
+        run = "print('in run'); return module" if loud else "return module"
+        passes.write_text(loud + FAULTY.replace("STATEMENT", run), "utf-8")
+        load = ["--load", str(passes), "--before", "decompose", "faulty"]
+        assert cli.run([command[0], str(model), *command[1:], *load]) == 0
+        texts.append(capsys.readouterr())
+    assert texts[0].out == texts[1].out != ""
+    assert "in the file\n" in texts[1].err and "in run\n" in texts[1].err
 
 
 @pytest.mark.parametrize(
@@ -257,6 +292,31 @@ def test_what_stumbles_over_a_malformed_module_is_not_blamed(
     args = ["compile", str(model), "--load", str(passes), "--before", "decompose", "faulty"]
     assert cli.run([*args, "-o", str(model.with_suffix(".spx")), "--no-cache"]) == 1
     assert told in capsys.readouterr().err
+
+
+def test_what_was_verified_and_compared_is_told_beside_the_text(
+    model: Path, passes: Path, capsys: Capture
+) -> None:
+    watch = ["--verify-each", "--oracle-each"]
+    assert cli.run(["opt", str(model), "--passes", "canonicalize,dce"]) == 0
+    plain = capsys.readouterr()
+    assert plain.err == ""
+    assert cli.run(["opt", str(model), "--passes", "canonicalize,dce", *watch]) == 0
+    told = capsys.readouterr()
+    assert told.out == plain.out
+    assert told.err == (
+        "verified: 2 passes, no rule of the IR is broken\n"
+        "compared: 2 passes, all results equal\n"
+    )
+    load = ["--load", str(passes), "--passes", "dce,exp-for-softmax"]
+    assert cli.run(["opt", str(model), *load, "--oracle-each", "--tolerance", "100"]) == 0
+    found = re.fullmatch(
+        r"compared: 2 passes, the largest error is ([\d.]+), of output y after exp-for-softmax, "
+        r"allowed is 100\n", capsys.readouterr().err,
+    )
+    assert found
+    assert cli.run(["opt", str(model), *load, "--oracle-each"]) == 1
+    assert f"the error is {found[1]}, allowed" in capsys.readouterr().err
 
 
 def test_the_oracle_sees_other_outputs(model: Path, passes: Path, capsys: Capture) -> None:

@@ -76,3 +76,23 @@ def build(op: Op, e: Emit) -> Value | None:
 
 
 EARLY_SLICE = Rule("early-slice", "slice", build, "exact", "Rows of f(x) are f of rows of x.")
+
+EXAMPLES = {
+    "early-slice": [
+        """module "product" {
+  input %x: tensor<2x4x3xf32>
+  input %w: tensor<3x5xf32>
+  %y = matmul(%x, %w) : tensor<2x4x5xf32>
+  %last = slice(%y) {starts = (0, 3, 0), sizes = (2, 1, 5), steps = (1, 1, 1)} : tensor<2x1x5xf32>
+  output "last" = %last
+}""",
+        """module "elementwise" {
+  input %x: tensor<6x4xf32>
+  input %scale: tensor<f32>
+  %y = mul(%x, %scale) : tensor<6x4xf32>
+  %even = slice(%y) {starts = (0, 1), sizes = (3, 2), steps = (2, 1)} : tensor<3x2xf32>
+  output "even" = %even
+}""",
+    ]
+}
+"""Models with the rule's pattern: ``spyrec check-rule my_pass.py`` tries it on them."""

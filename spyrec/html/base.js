@@ -22,6 +22,7 @@ const NUMBERS = new Intl.NumberFormat("en-US");
 const ORDER = new Intl.Collator("en", { numeric: true });
 const count = (n) => NUMBERS.format(Math.round(n));
 const percent = (x) => `${(100 * x).toFixed(1)}%`;
+const signed = (n, text) => (n ? `${n < 0 ? "−" : "+"}${text(Math.abs(n))}` : "0");
 const plural = (n, one, many) => `${count(n)} ${n === 1 ? one : many || one + "s"}`;
 const total = (numbers) => numbers.reduce((a, b) => a + b, 0);
 const most = (numbers) => numbers.reduce((a, b) => (b > a ? b : a), 0);
@@ -36,7 +37,7 @@ function size(bytes) {
 
 function scaled(n) {
   const [unit, name] = [[1e12, " T"], [1e9, " G"], [1e6, " M"]].find(([u]) => n >= u) || [1, ""];
-  return (n / unit).toFixed(unit > 1 ? 2 : 0) + name;
+  return unit > 1 ? (n / unit).toFixed(2) + name : count(n);
 }
 
 function time(us) {

@@ -51,7 +51,7 @@ function summary(root) {
 function comparison(root, c) {
   root.hidden = false;
   at("to-comparison").hidden = false;
-  const change = (a, b) => (a === b ? "0" : a ? `${b > a ? "+" : "−"}${percent(Math.abs(b / a - 1))}` : "new");
+  const change = (a, b) => (a || !b ? signed(a ? b / a - 1 : 0, percent) : "new");
   root.append(el("p", { class: "hint" }, `From ${c.models[0]}, the run before, to ${c.models[1]}, this one. Kernels are paired by the model nodes they carry out.`));
   for (const doubt of c.warnings) root.append(el("p", { class: "note" }, doubt));
   const totals = [
@@ -71,9 +71,9 @@ function comparison(root, c) {
     { title: "kernel", value: (p) => p.names.join(" "), text: (p) => [...new Set(p.names.map((n) => n.split("+").join(" + ")))].join(" → "), head: true },
     { title: "before", value: (p) => p.before, text: (p) => count(p.before), num: true },
     { title: "now", value: (p) => p.after, text: (p) => count(p.after), num: true },
-    { title: "difference", value: (p) => p.after - p.before, text: (p) => (p.after > p.before ? "+" : "") + count(p.after - p.before), num: true },
+    { title: "difference", value: (p) => p.after - p.before, text: (p) => signed(p.after - p.before, count), num: true },
     { title: "change", value: (p) => (p.before ? p.after / p.before : Infinity), text: (p) => change(p.before, p.after), num: true },
-    { title: "decided otherwise", value: (p) => p.changed.join("; ") },
+    { title: "decided otherwise", value: (p) => p.changed.join("; ").replaceAll(" -> ", " → ") },
   ], [...changed].sort((p, q) => Math.abs(q.after - q.before) - Math.abs(p.after - p.before))).node);
 }
 

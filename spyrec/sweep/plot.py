@@ -1,6 +1,7 @@
 """The result of a sweep as a picture: one figure over one setting, a line for each combination of
-the other settings that differ. SVG without a library: axes, grid, lines and a legend are all there
-is in it."""
+the other settings that differ; marks alone where the setting is no number, since between two
+pipelines or models there is nothing. SVG without a library: axes, grid, lines, marks and a legend
+are all there is in it."""
 
 from __future__ import annotations
 
@@ -21,6 +22,8 @@ LINE = 18
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 """The palette of Okabe and Ito, which people who see few colours can tell apart, without yellow."""
 DASHES = ("", "6 3", "2 3", "8 3 2 3")
+MARKS = ("", "m-4 -4h8v8h-8z", "m0 -5l5 10h-10z", "m0 5l5 -10h-10z")
+"""As many as dashes, to tell apart what no line joins; the first is a circle."""
 MOST_LINES = len(COLOURS) * len(DASHES)
 LOG_FROM = 4.0  # greatest over least x from which steps are ratios
 TICKS = 5
@@ -74,18 +77,19 @@ def svg(rows: Sequence[Row], x: str, y: str) -> str:
     ]
     for number, line in enumerate(lines):
         out += _line(line, number, across, top)
-    out += _legend(names, len([s for s in lines if s.name]))
+    out += _legend(names, len([s for s in lines if s.name]), across.numbers)
     return "\n".join([*out, "</svg>"]) + "\n"
 
 
 class _Across:
-    """Where the values of x stand: numbers by size (in ratios when they are far apart), anything
-    else side by side."""
+    """Where the values of x stand: ``numbers`` by size (in ratios when they are far apart),
+    anything else side by side."""
 
     def __init__(self, values: Sequence[Value]) -> None:
         numbers = [v for v in values if not isinstance(v, str)]
-        self.values = sorted(numbers) if len(numbers) == len(values) else list(values)
-        if len(numbers) < len(values):
+        self.numbers = len(numbers) == len(values)
+        self.values = sorted(numbers) if self.numbers else list(values)
+        if not self.numbers:
             places = [float(i) for i in range(len(values))]
         elif min(numbers) > 0 and max(numbers) >= LOG_FROM * min(numbers):
             places = [math.log(v) for v in sorted(numbers)]
@@ -130,7 +134,7 @@ def _axes(across: _Across, step: float, top: float, x: str, y: str) -> Iterator[
 
 
 def _line(line: Series, number: int, across: _Across, top: float) -> Iterator[str]:
-    """Broken where there is no figure."""
+    """Broken where there is no figure; marks that are not joined where x is no number."""
     colour, dash = _look(number)
     pieces: list[list[Place]] = [[]]
     order = {value: i for i, value in enumerate(across.values)}
@@ -141,20 +145,31 @@ def _line(line: Series, number: int, across: _Across, top: float) -> Iterator[st
             pieces[-1].append((across.at(value), _y(height, top)))
     yield f'<g stroke="{colour}" fill="{colour}"><title>{escape(line.name)}</title>'
     for piece in pieces:
-        if len(piece) > 1:
+        if len(piece) > 1 and across.numbers:
             path = "L".join(f"{a:.1f} {b:.1f}" for a, b in piece)
             yield f'<path d="M{path}" fill="none" stroke-width="2"{dash}/>'
-        yield from (f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3"/>' for a, b in piece)
+        yield from (_mark(0 if across.numbers else number, a, b) for a, b in piece)
     yield "</g>"
 
 
-def _legend(names: Sequence[str], n_lines: int) -> Iterator[str]:
+def _mark(number: int, x: float, y: float) -> str:
+    """Filled with the colour around it; its shape is another one where that comes again."""
+    shape = MARKS[number // len(COLOURS) % len(MARKS)]
+    if not shape:
+        return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3"/>'
+    return f'<path d="M{x:.1f} {y:.1f}{shape}"/>'
+
+
+def _legend(names: Sequence[str], n_lines: int, joined: bool) -> Iterator[str]:
     left = LEFT + WIDTH + RIGHT
     for number, name in enumerate(names):
         at = TOP + LINE * number + LINE / 2
         if number < n_lines:
             colour, dash = _look(number)
-            yield f'<path d="M{left} {at}h26" stroke="{colour}" stroke-width="2"{dash}/>'
+            if joined:
+                yield f'<path d="M{left} {at}h26" stroke="{colour}" stroke-width="2"{dash}/>'
+            else:
+                yield f'<g stroke="{colour}" fill="{colour}">{_mark(number, left + 13, at)}</g>'
         yield _text(left + 34, at + 4, name, "start")
 
 

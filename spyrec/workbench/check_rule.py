@@ -19,7 +19,7 @@ from spyrec.passes.pattern_instances import instances, numbers
 from spyrec.passes.rule import Rule, apply_rules
 
 from .reduce import Reduction
-from .shrink import smaller_sizes
+from .shrink import smaller_sizes, some_smaller_sizes
 
 Array = np.ndarray[Any, Any]
 
@@ -161,7 +161,8 @@ def _smaller(rule: Rule, example: Counterexample, seed: int) -> Counterexample:
 
     if not shows(example.module):
         return example
-    module = Reduction(shows, most=TRIES, steps=(smaller_sizes,)).run(example.module)
+    steps = (smaller_sizes, some_smaller_sizes)
+    module = Reduction(shows, most=TRIES, steps=steps).run(example.module)
     tried = _tried(rule, module, seed)
     assert tried is not None
     return tried[1]

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 from spyrec.cache_key import LIBRARIES
+from spyrec.files import no_file
 from spyrec.ir.core import Module
 from spyrec.ir.errors import PassError
 from spyrec.passes.manager import (
@@ -72,8 +73,8 @@ class PassFile:
 
 def read_file(path: str | Path) -> PassFile:
     """PassError when there is no such file; OSError."""
-    if not Path(path).is_file():
-        raise PassError(f"{path}: there is no such file of passes or rules")
+    if odd := no_file(path):
+        raise PassError(f"the file of passes or rules {path} {odd}")
     return PassFile(str(path), Path(path).read_bytes())
 
 

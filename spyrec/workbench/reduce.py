@@ -19,6 +19,7 @@ from .shrink import (
     plainer_attributes,
     plainer_constants,
     smaller_sizes,
+    some_smaller_sizes,
 )
 
 Test = Callable[[Module], bool]
@@ -27,6 +28,7 @@ Step = Callable[[Module], Iterator[Module]]
 
 STEPS: tuple[Step, ...] = (
     one_output, bypasses, smaller_sizes, plainer_attributes, plainer_constants,
+    some_smaller_sizes,
 )  # fmt: skip
 """Tried in turn, each until it finds nothing more."""
 MOST_TRIES = 2000
