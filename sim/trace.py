@@ -27,16 +27,28 @@ MOVED = ("hbm_read_bytes", "hbm_write_bytes", "ring_bytes")
 TURNS = {row: f"launches, {which}" for row, which in enumerate(("even", "odd"), LAUNCHES * ROWS)}
 """Launches take turns on two rows, as two may be in flight."""
 
+MOST_BYTES = 40_000_000
+"""Of instructions and arrows, in a trace without a window: what readers open without effort."""
+LEAST_WORK_BYTES = 128
+"""That an instruction takes at the least: what has too many of them is not even tried."""
+
 Window = tuple[int, float]  # cycles: from, to
 
 
 class ChromeTrace:
     """A StepObserver that writes events to ``out``; call ``close`` after the run. ``window``: the
     cycles of which all is shown, of others only the launches. Without one, all is shown but the
-    instructions of launches that are, relative to GO, what an earlier launch of the kernel was."""
+    instructions of launches that are, relative to GO, what an earlier launch of the kernel was, and
+    of those that would bring all instructions above ``most_bytes``. ``left_out``: how many of these
+    and like these there are."""
 
-    def __init__(self, out: TextIO, device: DeviceSpec, window: Window | None = None) -> None:
+    def __init__(
+        self, out: TextIO, device: DeviceSpec, window: Window | None = None,
+        most_bytes: int = MOST_BYTES,
+    ) -> None:
         self._file, self._device, self._window = EventFile(out, device), device, window
+        self._left = most_bytes
+        self.left_out = 0
         self._ring = Ring(device.ring, device.cores.count, device.clock_mhz)
         self._rates = Buckets(device)
         self._flights: dict[int, Flight] = {}
@@ -44,6 +56,7 @@ class ChromeTrace:
         self._next = 0  # the launch that is to be written
         self._now = 0
         self._seen: dict[tuple[int, bytes], int] = {}
+        self._shown: set[int | None] = set()
         self._kernels: dict[int, Kernel] = {}  # keeps what ids are of
         self._moved = dict.fromkeys(MOVED, 0)
         self._group: list[tuple[LaunchStats, str]] = []  # what shares a launch of the device
@@ -106,21 +119,38 @@ class ChromeTrace:
 
     def _write(self, stats: LaunchStats, flight: Flight) -> None:
         """All of a launch, or only its own slice."""
-        like = None
-        if self._window is None:
-            like = self._like(stats, flight)
-            shown, since, until = like is None, 0, inf
-        else:
+        like, slices = None, LaunchSlices(self._file, stats.index, flight)
+        events: list[str] | None = None
+        if self._window is not None:
             since, until = self._window
-            shown = stats.start_cycle < until and stats.end_cycle > since
-        if shown:
-            LaunchSlices(self._file, stats.index, flight).write(since, until)
+            if stats.start_cycle < until and stats.end_cycle > since:
+                events = slices.events(since, until)
+        else:
+            like = self._like(stats, flight)
+            if like is None:
+                events = self._that_fit(slices, flight)
+        if events is not None:
+            slices.write(events)
+            self._shown.add(stats.index)
             self._rates_of(flight)
         else:
             self._mean_rates(stats, flight)
         if not stats.joint:
             self._launch_rows()
-        self._group.append((stats, _facts(stats, flight.plan, like)))
+        left_out = events is None and self._window is None and like not in self._shown
+        self.left_out += left_out
+        self._group.append((stats, _facts(stats, flight.plan, like, left_out)))
+
+    def _that_fit(self, slices: LaunchSlices, flight: Flight) -> list[str] | None:
+        """All events of a launch, None when they are more than what is left of the most bytes."""
+        if sum(map(len, flight.works.values())) * LEAST_WORK_BYTES > self._left:
+            return None
+        events = slices.events(0, inf)
+        nbytes = sum(map(len, events))
+        if nbytes > self._left:
+            return None
+        self._left -= nbytes
+        return events
 
     def _like(self, stats: LaunchStats, flight: Flight) -> int | None:
         """The earlier launch that was the same, if there is one."""
@@ -185,7 +215,7 @@ class ChromeTrace:
         )
 
 
-def _facts(stats: LaunchStats, plan: KernelPlan, like: int | None) -> str:
+def _facts(stats: LaunchStats, plan: KernelPlan, like: int | None, left_out: bool) -> str:
     notes = dict.fromkeys((note.op, ", ".join(note.nodes)) for note in plan.kernel.notes)
     facts: dict[str, object] = {
         "launch": stats.index, "cycles": stats.cycles, "go_cycle": stats.go_cycle,
@@ -199,4 +229,6 @@ def _facts(stats: LaunchStats, plan: KernelPlan, like: int | None) -> str:
     }
     if like is not None:
         facts["like launch"] = like
+    if left_out:
+        facts["left out"] = "its instructions, see --trace-window"
     return inside(facts)

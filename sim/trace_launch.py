@@ -28,7 +28,7 @@ def inside(args: Mapping[str, object]) -> str:
 
 
 class LaunchSlices:
-    """Writes the instructions of a launch, the trips of loops around them and the arrows."""
+    """The instructions of a launch, the trips of loops around them and the arrows."""
 
     def __init__(self, file: EventFile, index: int, flight: Flight) -> None:
         self._file, self._index, self._flight = file, index, flight
@@ -38,9 +38,16 @@ class LaunchSlices:
             for unit, plan in flight.plan.units.items()
         }
         self._said: dict[tuple[int, int, int], str] = {}
+        self._cores: list[int] = []  # that have events
 
-    def write(self, since: float, until: float) -> None:
-        """What overlaps the cycles from ``since`` to ``until``."""
+    def write(self, events: list[str]) -> None:
+        """Put ``events`` into the file, behind the names of their rows."""
+        for core in self._cores:
+            self._file.named(core + 1, f"core {core}", dict(enumerate(TITLES, rows(core)[1])))
+        self._file.put(events)
+
+    def events(self, since: float, until: float) -> list[str]:
+        """What overlaps the cycles from ``since`` to ``until``, in the order of the file."""
 
         def shown(start: int, end: int) -> bool:
             return start < until and end > since
@@ -77,10 +84,10 @@ class LaunchSlices:
                 events += [
                     (w.end - 1, 2, file.leaves(arrow, process, row, w.end)) for arrow in w.arrows
                 ]
-            if len(events) > before:
-                file.named(process, f"core {core}", dict(enumerate(TITLES, (core + 1) * ROWS)))
+            if len(events) > before and core not in self._cores:
+                self._cores.append(core)
         events.sort(key=itemgetter(0, 1))  # stable: slices around others stay before them
-        file.put(event for _, _, event in events)
+        return [event for _, _, event in events]
 
     def _loops(self, slot: int) -> dict[int, list[tuple[int, int, str]]]:
         """By number of the first work: the trips that begin with it, those around others first."""

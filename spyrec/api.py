@@ -27,7 +27,7 @@ from spyrec.sim import isa, objfile
 from spyrec.sim.device import DeviceSpec, load_device, parse_device
 from spyrec.sim.run import run
 from spyrec.sim.stats import RunResult
-from spyrec.tracing import tracing
+from spyrec.tracing import left_out, tracing
 
 if TYPE_CHECKING:
     from spyrec.driver import Compiled
@@ -98,7 +98,8 @@ class Program:
 @dataclass(frozen=True)
 class Result:
     """One run. ``outputs``: by model output name (empty when only time was simulated);
-    ``warnings``: sentences on overflow and NaN; ``facts``: the report, typed."""
+    ``warnings``: sentences on overflow, NaN and what a trace leaves out; ``facts``: the report,
+    typed."""
 
     outputs: Mapping[str, Array]
     kernels: tuple[KernelRow, ...]
@@ -409,9 +410,10 @@ def simulate(
     if host_launch is not None:
         made = runtime.jobs_of(program.code, parts, ran.launches)
         host = runtime.host_time(machine, host_launch, made)
-    return result_of(
+    result = result_of(
         program.code, machine, ran, fed, got, wall_s=wall_s, host=host, bucket=use, detail=detail
     )
+    return replace(result, warnings=(*result.warnings, *left_out(observer)))
 
 
 def as_array(value: Any) -> Array:

@@ -14,7 +14,7 @@ from pathlib import Path
 from spyrec import files
 from spyrec.ir.errors import SpyrecError
 from spyrec.sim.device import DeviceSpec
-from spyrec.sim.trace import ChromeTrace, Window
+from spyrec.sim.trace import MOST_BYTES, ChromeTrace, Window
 
 TIME = re.compile(r"(\d+(?:\.\d+)?)(us|cycles)?")
 
@@ -88,3 +88,15 @@ def tracing(
             observer.close()
         finally:
             text.detach()  # flushes, and leaves the file to whoever opened it
+
+
+def left_out(trace: ChromeTrace | None) -> tuple[str, ...]:
+    """A sentence on launches of which a trace shows no instructions, not even those of one that was
+    the same, if there are any."""
+    if trace is None or not trace.left_out:
+        return ()
+    launches = "1 launch" if trace.left_out == 1 else f"{trace.left_out:,} launches"
+    return (
+        f"the trace leaves out the instructions of {launches}, beyond {MOST_BYTES // 10**6} MB of "
+        "them; --trace-window FROM:TO shows those of a part of the run",
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
+from io import StringIO
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,9 @@ from spyrec import api, cli
 from spyrec.ir.errors import SpyrecError
 from spyrec.sim.device import load_device
 from spyrec.sim.isa import Launch, Loop, Program, Signal
-from spyrec.tracing import parse_window
+from spyrec.sim.run import run
+from spyrec.sim.trace import ChromeTrace
+from spyrec.tracing import left_out, parse_window
 
 SPYRE = load_device("spyre")
 
@@ -54,6 +57,7 @@ def test_any_trace_fits_and_sums_up(p: Program, data: st.DataObject) -> None:
     since = data.draw(st.integers(0, ran.total_cycles + 1))
     until = data.draw(st.integers(since + 1, ran.total_cycles + 2))
     part, _ = check_trace(p, SMALL, (since, until))
+    check_trace(p, SMALL, most=data.draw(st.integers(0, 10_000)))
 
     def keys(events: list[Event]) -> set[tuple[Any, ...]]:
         return {
@@ -127,6 +131,28 @@ def test_launches_that_repeat_are_drawn_once() -> None:
     assert {e["args"]["launch"] for e in slices(part, "work")} == {4}
     assert len(slices(part, "work")) == 3
     assert len(slices(part, "launch")) == 6
+
+
+def test_what_is_too_much_is_left_out_launch_by_launch() -> None:
+    """The second of three kernels has most instructions, and no room with them."""
+    zero = op("fill", (64,), (lx(0, 1),), imm={"bits": 16, "value": 0})
+    kernels = [
+        replace(kernel(1, sfp=(Loop(n, (zero,)),)), name=f"k{n}") for n in (3, 50, 4)
+    ]
+    p = program(*kernels)
+    whole, _ = check_trace(p, SMALL)
+    assert not any("left out" in e["args"] for e in slices(whole, "launch"))
+    part, _ = check_trace(p, SMALL, most=4000)
+    assert ["left out" in e["args"] for e in slices(part, "launch")] == [False, True, False]
+    assert {e["args"]["launch"] for e in slices(part, "work")} == {0, 2}
+    check_trace(p, SMALL, most=0)
+    trace = ChromeTrace(StringIO(), SMALL, most_bytes=4000)
+    run(p, SMALL, timing_only=True, observer=trace)
+    assert left_out(trace) == (
+        "the trace leaves out the instructions of 1 launch, beyond 40 MB of them; --trace-window "
+        "FROM:TO shows those of a part of the run",
+    )
+    assert left_out(ChromeTrace(StringIO(), SMALL)) == left_out(None) == ()
 
 
 def test_kernels_that_share_a_launch_have_a_slice_around_them() -> None:
