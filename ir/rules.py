@@ -22,7 +22,7 @@ from .printer import input_line, module_line, output_line, print_head
 from .rounding import int_range, round_to
 from .rules_kernel import Found, has_home, is_affine_nest, tiles_cover
 from .rules_memory import apart_in_memory, apart_in_scratchpads
-from .rules_module import module_attributes
+from .rules_module import said_attributes
 from .types import DType, Sym, TensorType
 
 
@@ -318,5 +318,6 @@ RULES: tuple[Rule, ...] = (
     Rule(19, "What is needed at the same time lies apart in card memory.", apart_in_memory),
     Rule(20, "The same in the scratchpads, but for results in an operand's place.",
          apart_in_scratchpads),
-    Rule(21, "What a module says of itself has the form that passes read.", module_attributes),
+    Rule(21, "What a module and its kernels say of themselves has the form that is read.",
+         said_attributes),
 )

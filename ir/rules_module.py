@@ -1,4 +1,5 @@
-"""The rule on what a module says of itself: its attributes, which no op's table describes."""
+"""The rule on what a module and its kernels say of memory and the machine: attributes that no op's
+table describes."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from .core import Module
+from .core import Module, Op
 from .literals import quote
 from .printer import module_line
 
@@ -25,25 +26,58 @@ LISTS: Mapping[str, tuple[type, ...]] = MappingProxyType({
 })  # fmt: skip
 """Attributes that are a tuple: of words or numbers, or of tuples of these kinds."""
 
+PLACES: Mapping[str, tuple[type, ...]] = MappingProxyType({
+    "lx": (str, int, int), "early": (str,), "in_place": (int, int),
+})  # fmt: skip
+"""The same of a kernel: a buffer's name, address and slots; buffers that are filled early; results
+and operands, by number, in whose place they are."""
+
 SPELT = {str: "string", int: "number", bool: "true or false", np.ndarray: "array"}
 
 
-def module_attributes(module: Module, _stage: str) -> Iterator[tuple[str, str]]:
-    """The line of a module and what is wrong with an attribute of it."""
+def said_attributes(module: Module, _stage: str) -> Iterator[tuple[Op | str, str]]:
+    """The line of a module, or a kernel, and what is wrong with an attribute of it."""
     line = module_line(module)
     for name, kind in WORDS.items():
         if name in module.attrs and not _is(module.attrs[name], kind):
             yield line, f"expected its {name} to be a {SPELT[kind]}, got {_brief(module, name)}"
-    for name, kinds in LISTS.items():
-        if name in module.attrs and not is_list(module.attrs[name], kinds):
-            entry = ", ".join(SPELT[kind] for kind in kinds)
-            yield line, (
-                f"expected its {name} to be a tuple of {f'({entry})' if len(kinds) > 1 else entry}"
-                f"{'s' * (len(kinds) == 1)}, got {_brief(module, name)}"
-            )
+    for sentence in _list_problems(module, LISTS):
+        yield line, sentence
     if is_list(module.attrs.get("state", 0), LISTS["state"]):
         for sentence in _state_problems(module):
             yield line, sentence
+    for op in module.body.ops:
+        if op.name == "kernel":
+            for sentence in (*_list_problems(op, PLACES), *_in_place_problems(op)):
+                yield op, f"{sentence} (from {op.loc})"
+        elif op.name == "relayout" and not _is(op.attrs.get("lx", 0), int):
+            yield op, f"expected its lx to be a number, got {_brief(op, 'lx')}"
+
+
+def _list_problems(
+    of: Module | Op, lists: Mapping[str, tuple[type, ...]]
+) -> Iterator[str]:
+    for name, kinds in lists.items():
+        if name in of.attrs and not is_list(of.attrs[name], kinds):
+            entry = ", ".join(SPELT[kind] for kind in kinds)
+            yield (
+                f"expected its {name} to be a tuple of {f'({entry})' if len(kinds) > 1 else entry}"
+                f"{'s' * (len(kinds) == 1)}, got {_brief(of, name)}"
+            )
+
+
+def _in_place_problems(op: Op) -> Iterator[str]:
+    """Results and operands that it does not have."""
+    pairs = op.attrs.get("in_place", ())
+    if not is_list(pairs, PLACES["in_place"]):
+        return
+    assert isinstance(pairs, tuple)
+    for result, operand in pairs:
+        if not (0 <= result < len(op.results) and 0 <= operand < len(op.operands)):
+            yield (
+                f"its result {result} is in the place of its operand {operand}, but it has "
+                f"{len(op.results)} and {len(op.operands)}"
+            )
 
 
 def is_list(value: object, kinds: tuple[type, ...]) -> bool:
@@ -83,5 +117,5 @@ def _state_problems(module: Module) -> Iterator[str]:
             yield f"its state {quote(name)} of {inputs[name]} begins with shape {first.shape}"
 
 
-def _brief(module: Module, name: str) -> str:
-    return repr(module.attrs[name])[:80]
+def _brief(of: Module | Op, name: str) -> str:
+    return repr(of.attrs[name])[:80]

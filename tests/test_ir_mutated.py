@@ -119,6 +119,29 @@ def test_rule_21_attributes_of_a_module_have_their_form(attribute: str, sentence
         verify(module)
 
 
+@pytest.mark.parametrize(
+    ("attribute", "kind"),
+    [
+        ('lx = (("x", 0),)', "to be a tuple of (string, number, number), got (('x', 0),)"),
+        ("early = (3,)", "to be a tuple of strings, got (3,)"),
+        ("in_place = (0,)", "to be a tuple of (number, number), got (0,)"),
+    ],
+)
+def test_rule_21_where_a_kernels_buffers_are_has_its_form(attribute: str, kind: str) -> None:
+    name = attribute.split()[0]
+    text = re.sub(r"(= kernel\([^)]*\) \{)", rf"\1{attribute}, ", at_stage("tiling"), count=1)
+    [found] = [p for p in problems(parse_module(text)) if p.rule == 21]
+    assert found.sentence.startswith(f"expected its {name} {kind} (from ")
+
+
+def test_rule_21_what_is_in_a_place_is_there() -> None:
+    text = re.sub(
+        r"(= kernel\([^)]*\) \{)", r"\1in_place = ((7, 0),), ", at_stage("tiling"), count=1
+    )
+    [found] = [p for p in problems(parse_module(text)) if p.rule == 21]
+    assert "its result 7 is in the place of its operand 0, but it has 1 and" in found.sentence
+
+
 def test_a_rule_may_stumble_over_what_breaks_another() -> None:
     """Without its kind a kernel is no nest, which later rules take for granted."""
     text = re.sub(r'\bkind = "\w+", ', "", at_stage("tiling"), count=1)
