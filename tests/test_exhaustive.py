@@ -23,5 +23,6 @@ def test_10_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_200_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert within(200, 0, monkeypatch) >= 0.95
