@@ -32,7 +32,7 @@ PLACES: Mapping[str, tuple[type, ...]] = MappingProxyType({
 """The same of a kernel: a buffer's name, address and slots; buffers that are filled early; results
 and operands, by number, in whose place they are."""
 
-SPELT = {str: "string", int: "number", bool: "true or false", np.ndarray: "array"}
+SPELT = {str: "string", int: "number", np.ndarray: "array"}
 
 
 def said_attributes(module: Module, _stage: str) -> Iterator[tuple[Op | str, str]]:
@@ -40,7 +40,8 @@ def said_attributes(module: Module, _stage: str) -> Iterator[tuple[Op | str, str
     line = module_line(module)
     for name, kind in WORDS.items():
         if name in module.attrs and not _is(module.attrs[name], kind):
-            yield line, f"expected its {name} to be a {SPELT[kind]}, got {_brief(module, name)}"
+            spelt = "true or false" if kind is bool else f"a {SPELT[kind]}"
+            yield line, f"expected its {name} to be {spelt}, got {_brief(module, name)}"
     for sentence in _list_problems(module, LISTS):
         yield line, sentence
     if is_list(module.attrs.get("state", 0), LISTS["state"]):

@@ -103,7 +103,7 @@ def test_what_is_read_is_sound_or_refused(stage: str) -> None:
         ("absent = (1,)", "expected its absent to be a tuple of strings, got (1,)"),
         ("hbm = (1, 2)", "expected its hbm to be a tuple of (string, number, number), got (1, 2)"),
         ("cores = true", "expected its cores to be a number, got True"),
-        ('laid_out = "x"', "expected its laid_out to be a true or false, got 'x'"),
+        ('laid_out = "x"', "expected its laid_out to be true or false, got 'x'"),
     ],
 )
 def test_rule_21_attributes_of_a_module_have_their_form(attribute: str, sentence: str) -> None:
