@@ -36,9 +36,11 @@ for all weights, of all together 1, it takes at least the weighted sum of
   and after its last, a vector unit the start of an instruction;
 * bytes of each atom * (the lightest set of segments that reaches its receivers + the lightest
   sender among its holders, each at the rate of a segment);
-* bytes that a core holds and wants and nobody lacks * the lightest of: its vector unit at the rate
-  of copies, its sender, a segment into it. They come to another buffer, and in no other way. (What
-  somebody lacks a multicast may bring to its sender too, at no cost.)
+* bytes that cores hold and want and nobody lacks * the lightest way to serve these cores. Each has
+  to get them into another buffer: by its vector unit at the rate of copies, by its own sender, or
+  over a segment into it. The last takes the sender of some holder as well, once for all cores that
+  are served so: whoever passes the bytes on got them from one. A core that is the only holder has
+  but the first two. (What somebody lacks a multicast may bring to its sender too, at no cost.)
 
 Its weights are found likewise. Where the floor is above what is asked of an exchange, no plan on
 this machine brings it there. Not in it: more than one set-up of a sender, which relays could take
@@ -96,9 +98,9 @@ def ring_bound(
 
 def atoms_of(
     source: Sequence[Box], dest: Sequence[Box], stick: int, element_bytes: int
-) -> tuple[Atoms, dict[int, int]]:
-    """The bytes that must move, by who holds and who lacks them, and those that each core holds and
-    wants and nobody lacks: all boxes' borders cut the tensor into cells."""
+) -> tuple[Atoms, Atoms]:
+    """The bytes that must move, by who holds and who lacks them, and those that nobody lacks, by
+    who holds and who of these wants them: all boxes' borders cut the tensor into cells."""
     boxes = [b for b in (*source, *dest) if all(n for _, n in b)]
     rank = len(boxes[0]) if boxes else 0
     ends = [sorted({e for b in boxes for e in (b[d][0], sum(b[d]))}) for d in range(rank)]
@@ -117,16 +119,14 @@ def atoms_of(
         sizes = -(-sizes // GROUP) * GROUP if d == stick else sizes
         nbytes *= sizes.reshape([-1 if i == d else 1 for i in range(rank)])
     atoms: Atoms = {}
-    stays: dict[int, int] = {}
+    stays: Atoms = {}
     for hold, want, n in zip(holds.flat, wants.flat, nbytes.flat, strict=True):
         key = int(hold), int(want) & ~int(hold)
         if key[1]:
             assert key[0], "somebody wants what nobody holds"
             atoms[key] = atoms.get(key, 0) + int(n)
-            continue
-        for core in range(len(dest)):
-            if int(want) >> core & 1:
-                stays[core] = stays.get(core, 0) + int(n)
+        elif want:
+            stays[int(hold), int(want)] = stays.get((int(hold), int(want)), 0) + int(n)
     return atoms, stays
 
 
@@ -222,24 +222,21 @@ def _segment_bytes(lightest: _Lightest) -> float:
 
 
 def _floor_cycles(
-    atoms: Atoms, stays: dict[int, int], lightest: _Lightest, device: DeviceSpec
+    atoms: Atoms, stays: Atoms, lightest: _Lightest, device: DeviceSpec
 ) -> float:
     cores, stops, ring, sfp = device.cores.count, lightest.stops, device.ring, device.sfp
     to_core = device.clock_mhz / ring.clock_mhz
-    rate, core = ring.bytes_per_cycle / to_core, np.arange(cores)
+    rate = ring.bytes_per_cycle / to_core
     holders = {hold: 0 for hold, _ in atoms}
     for (hold, _), n in atoms.items():
         holders[hold] += n
     may = np.array([[hold >> c & 1 for c in range(cores)] for hold in holders], bool)
     held = np.array([*holders.values()], float) / rate
-    kept = np.array([stays.get(c, 0) for c in range(cores)], float)
+    kept = _Kept.of(stays, cores, rate, sfp.shuffle_bytes_per_cycle)
     senders, vectors = slice(2 * stops, 2 * stops + cores), slice(2 * stops + cores, None)
     fixed = np.full(2 * stops + 2 * cores, float(ring.start_cycles + ring.run_cycles))
     fixed[: 2 * stops] += ring.hop_cycles * to_core
     fixed[vectors] = sfp.start_cycles if stays else 0
-    # of what stays on a core, the cycles a byte takes of its vector unit, its sender, a segment
-    takes = np.array([1 / sfp.shuffle_bytes_per_cycle, *[1 / rate] * 3])
-    there = np.stack([vectors.start + core, senders.start + core, (core - 1) % stops, stops + core])
     pressure = np.zeros(len(fixed))
     best = 0.0
     for step in range(STEPS):
@@ -248,13 +245,53 @@ def _floor_cycles(
         moved, loads = lightest.under(weights[: 2 * stops].reshape(2, stops))
         costs = np.where(may, weights[senders], np.inf)
         sender = costs.argmin(axis=1)
-        keep = takes[:, None] * weights[there]
-        how = keep.argmin(axis=0)
-        cheapest = float(held @ costs.min(axis=1)) + float(kept @ keep.min(axis=0))
+        cost, occupied = kept.under(weights, stops)
+        cheapest = float(held @ costs.min(axis=1)) + cost
         best = max(best, moved / rate + cheapest + float(fixed @ weights))
         busy = np.concatenate([loads.reshape(-1) / rate, np.zeros(2 * cores)])
         np.add.at(busy, senders.start + sender, held)
-        np.add.at(busy, there[how, core], kept * takes[how])
-        busy += fixed
+        busy += occupied + fixed
         pressure += 3.0 / (1 + step) ** 0.5 * busy / busy.max()
     return best
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """Bytes that stay, [atom], of which [atom, core] is held and wanted; ``takes``: cycles a byte
+    of a vector unit, of a sender and of a segment."""
+
+    nbytes: Floats
+    held: npt.NDArray[np.bool_]
+    wanted: npt.NDArray[np.bool_]
+    takes: tuple[float, float, float]
+
+    @staticmethod
+    def of(stays: Atoms, cores: int, rate: float, copied: float) -> _Kept:
+        masks = np.array([*stays], np.int64).reshape(-1, 2)
+        held, wanted = (masks[:, i, None] >> np.arange(cores) & 1 > 0 for i in range(2))
+        nbytes = np.array([*stays.values()], float)
+        return _Kept(nbytes, held, wanted, (1 / copied, 1 / rate, 1 / rate))
+
+    def under(self, weights: Floats, stops: int) -> tuple[float, Floats]:
+        """Bytes times weight of the lightest ways to serve all that want them, and how long these
+        keep each segment, sender and vector unit busy; ``weights`` in that order."""
+        cores = self.held.shape[1]
+        core = np.arange(cores)
+        vector, sender = 2 * stops + cores + core, 2 * stops + core
+        into = np.stack([(core - 1) % stops, stops + core])
+        into = into[weights[into].argmin(axis=0), core]
+        ways = np.stack([vector, sender, into])
+        weighed = weights[ways] * np.array(self.takes)[:, None]
+        own, brought = weighed[:2].min(axis=0), weighed.min(axis=0)
+        # served by themselves, or some over a segment and one holder's sender for all of these
+        alone = self.wanted @ own
+        among = np.where(self.held, weighed[1], np.inf)
+        helped = self.wanted @ brought + among.min(axis=1, initial=np.inf)
+        help_ = (helped < alone) & (self.held.sum(axis=1) > 1)
+        busy = np.zeros(len(weights))
+        for helps, some in ((False, weighed[:2]), (True, weighed)):
+            how = some.argmin(axis=0)
+            nbytes = (self.nbytes * (help_ == helps)) @ self.wanted
+            np.add.at(busy, ways[how, core], nbytes * np.array(self.takes)[how])
+        np.add.at(busy, sender[among[help_].argmin(axis=1)], self.nbytes[help_] * self.takes[1])
+        return float(self.nbytes @ np.where(help_, helped, alone)), busy

@@ -4,8 +4,9 @@ turns the vector units copy it to its place, and when all is done.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from spyrec.ir.exchange import intersect
 
@@ -13,6 +14,7 @@ from .exchange_beside import Around, Group, Part, gathered
 from .kernel import Box
 from .ring_order import Schedule
 from .ring_schedule import schedule
+from .ring_ways import Fragment
 from .runs import STICK
 from .sends import Send, copy_cycles, divided
 
@@ -93,22 +95,37 @@ class Landing:
             found[c.core] = found.get(c.core, 0) + took
         return found
 
+    @cached_property
+    def fragments(self) -> list[Fragment]:
+        """Of the groups, with what is to be copied when they have arrived."""
+        sends = (self.around.send(g) for g in self.groups)
+        return [
+            replace(
+                (self.ends.packed(s.sizes) if g.beside else self.ends).fragment(s),
+                tails=tuple(took.items()),
+            )
+            for g, s, took in zip(self.groups, sends, self.took, strict=True)
+        ]
+
     def plan(self, effort: int = 0) -> ExchangePlan | None:
         """The best of a few tries, improved with that ``effort``; None when there is no room beside
         the buffers."""
-        ends, device = self.ends, self.device
+        tries = None if effort else TRIES
+        return self.timed(
+            lambda: schedule(self.fragments, self.device, self.cycles, tries, effort)
+        )
+
+    def timed(self, schedule: Callable[[], Schedule]) -> ExchangePlan | None:
+        """With a schedule, for which is only asked when there is room beside the buffers."""
         places, room = _places(self.groups, self.around)
-        if (ends.source.sticks + ends.target.sticks + room) * STICK > device.lx.usable_bytes:
+        sticks = self.ends.source.sticks + self.ends.target.sticks + room
+        if room and sticks * STICK > self.device.lx.usable_bytes:
             return None
         sends = tuple(
             replace(self.around.send(g), beside=at)
             for g, at in zip(self.groups, places, strict=True)
         )
-        fragments = [
-            replace(ends.fragment(s), tails=tuple(took.items()))
-            for s, took in zip(sends, self.took, strict=True)
-        ]
-        done = schedule(fragments, device, self.cycles, None if effort else TRIES, effort)
+        done = schedule()
         return ExchangePlan(sends, done, self.copies, self.cycles(done), self.picks(done), room)
 
     def refined(self, plan: ExchangePlan) -> Iterator[list[Group]]:
@@ -119,7 +136,7 @@ class Landing:
         if mine:
             late = max(mine, key=lambda p: (p.turn, p.copy.box)).of
             others = [g for i, g in enumerate(self.groups) if i != late]
-            for finer in (_halves, _straight):
+            for finer in (halves, straight):
                 yield [*others, *finer(self.groups[late], self.around)]
 
     def picks(self, made: Schedule) -> tuple[Pick, ...]:
@@ -162,7 +179,7 @@ class Landing:
         return {i: (turn - 1) * TURNS // most for i, turn in found.items()}
 
 
-def _halves(group: Group, around: Around) -> Iterator[Group]:
+def halves(group: Group, around: Around) -> Iterator[Group]:
     """A group in two, divided as its send would be."""
     for part in divided(around.send(group), around.ends, 2):
         parts = [
@@ -172,7 +189,7 @@ def _halves(group: Group, around: Around) -> Iterator[Group]:
             yield around.group(group.core, part.box, parts, group.beside)
 
 
-def _straight(group: Group, around: Around) -> Iterator[Group]:
+def straight(group: Group, around: Around) -> Iterator[Group]:
     """The parts of a group, each sent to its place."""
     to: dict[tuple[Box, tuple[int, ...]], list[Part]] = {}
     for core, box in group.parts:

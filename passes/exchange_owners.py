@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from spyrec.ir.exchange import intersect
 from spyrec.sim.device import DeviceSpec
 
 from .exchange_beside import Around, Cycles, weighed
@@ -35,9 +34,10 @@ def rebalanced(
     for s in sends:
         if not s.stays:
             wanted.setdefault((s.box, s.offset), []).append(s)
-    owners = {box: [c for c, held in enumerate(own) if intersect(box, held) == box]
-              for box, _ in wanted}
-    if len(wanted) > MOST or all(len(some) < 2 for some in owners.values()):
+    if len(wanted) > MOST:
+        return None
+    owners = {box: owners_of(box, own) for box, _ in wanted}
+    if all(len(some) < 2 for some in owners.values()):
         return None
     around = Around(need, ends, device)
     took: dict[Send, Cycles] = {}
@@ -69,6 +69,14 @@ def rebalanced(
             break
     stays = tuple(s for s in sends if s.stays)
     return (*(s for some in shares.values() for s in some), *stays)
+
+
+def owners_of(box: Box, own: Boxes) -> list[int]:
+    """The cores that hold all of a box."""
+    held, wanted = np.array(own), np.array(box)
+    inside = (held[:, :, 0] <= wanted[:, 0]) & (wanted.sum(axis=1) <= held.sum(axis=2))
+    found: list[int] = np.flatnonzero(inside.all(axis=1)).tolist()
+    return found
 
 
 def _shared(

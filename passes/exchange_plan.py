@@ -16,6 +16,7 @@ from spyrec.sim.device import DeviceSpec, Ring
 from .exchange_beside import Around
 from .exchange_landing import TRIES, ExchangePlan, plan_beside
 from .exchange_owners import rebalanced
+from .exchange_reshape import reshaped
 from .homes import Boxes, Order, local_layout
 from .kernel import memory_order
 from .ring_schedule import least_cycles, mean_cycles, schedule, sender_cycles
@@ -33,7 +34,8 @@ def plan_exchange(
     """What stays on its core is copied by the vector unit while the ring is busy with the rest, as
     far as that takes no longer than to send it like the rest. Few large sends that get in each
     other's way are divided. Where several own the same, all is tried from the nearest, from the
-    least busy and from owners chosen box by box. Of the best plans the order is improved.
+    least busy and from owners chosen box by box. Of the best plans the order is improved, then
+    what is sent and the order at once.
     ``beside``: sends may land beside the receivers' buffers, where that is faster.
 
     LayoutError when nobody owns what a core needs.
@@ -68,11 +70,14 @@ def _planned(
             made = plan_beside(moved, copies, Around(need, ends, device), best.cycles)
             found += [(made[1], made[0].plan)] if made else []
     found.sort(key=lambda x: x[0].cycles)
-    if best.cycles < LONG:
+    if best.cycles >= LONG:
+        effort = EFFORT // IMPROVED
+        plans = [found[0][0], *(improve(effort) for _, improve in found[:IMPROVED])]
+        best = min((plan for plan in plans if plan), key=lambda plan: plan.cycles)
+    if best.cycles < RESHAPED_FROM or len(best.sends) > RESHAPED_MOST:
         return best
-    effort = EFFORT // IMPROVED
-    plans = [found[0][0], *(improve(effort) for _, improve in found[:IMPROVED])]
-    return min((plan for plan in plans if plan), key=lambda plan: plan.cycles)
+    beside = beside and ends.dims < COPY_DIMS
+    return reshaped(best, own, Around(need, ends, device), beside, RESHAPED)
 
 
 @lru_cache(maxsize=256)
@@ -169,6 +174,8 @@ def _both(one: Send, other: Send) -> Send | None:
 
 
 EFFORT = 12_000  # of the search for better orders: about so many fragments are timed
+RESHAPED = 30_000  # likewise, of that for better sends
+RESHAPED_FROM, RESHAPED_MOST = 300, 100  # core cycles, and sends at most, of what is worth it
 IMPROVED = 1  # plans, the best of those tried
 DIVIDED = 2, 4  # parts
 DIVIDED_MOST = 64  # sends of an exchange in which they may be divided

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
+from itertools import chain
 from random import Random
 
 from spyrec.sim.device import DeviceSpec
@@ -76,31 +78,54 @@ NOBODY = (1 << WHO) - 1
 TOLD = 40  # bits for when a sender can tell that it begins
 
 
+FragmentRow = tuple[int, int, int, list[tuple[int, int]], list[int]]
+"""Sender, ticks of the payload and of the runs, of what receivers copy, and all receivers."""
+
+
 class Timing:
     """The fragments of an exchange, to be timed in many orders, in ticks of which both clocks'
     cycles are whole numbers. A segment has a gate: when it is free, less the hops from stop 0 (plus
-    them, downwards), so that one payload leaves the same gate on all of its way."""
+    them, downwards), so that one payload leaves the same gate on all of its way. ``copies``: core
+    cycles of what vector units have to do before they copy what arrives."""
 
-    def __init__(self, fragments: Sequence[Fragment], device: DeviceSpec) -> None:
-        ring, self.stops = device.ring, device.cores.count + 1
-        self.fragments = fragments
-        self.tick = ring.clock_mhz  # of a core cycle
-        self.hop = ring.hop_cycles * device.clock_mhz
-        self.start = ring.start_cycles * self.tick
-        self.most = ring.fragments_max
-        coming = Counter(c for f in fragments for c in bits(f.cores))
-        self.work = [
-            (
-                f.core, ring.payload_cycles(f.nbytes) * device.clock_mhz,
-                f.runs * ring.run_cycles * self.tick,
-                [(c, cycles * self.tick) for c, cycles in f.tails],
-                [c for c in bits(f.cores) if coming[c] > self.most],
-            )
-            for f in fragments
-        ]
+    def __init__(
+        self, fragments: Sequence[Fragment], device: DeviceSpec,
+        copies: Mapping[int, int] | None = None,
+    ) -> None:
+        self.ring, self.clock_mhz = device.ring, device.clock_mhz
+        self.stops, self.most = device.cores.count + 1, device.ring.fragments_max
+        self.tick = device.ring.clock_mhz  # of a core cycle
+        self.hop = device.ring.hop_cycles * device.clock_mhz
+        self.start = device.ring.start_cycles * self.tick
+        self.copies = [0] * self.stops
+        for core, cycles in (copies or {}).items():
+            self.copies[core] = cycles * self.tick
+        self._begin(fragments, [self._row(f) for f in fragments])
+
+    def with_others(self, left: Sequence[int], others: Sequence[Fragment]) -> Timing:
+        """Of the fragments those ``left``, by number, and ``others`` after them."""
+        made = copy(self)
+        made._begin(
+            [*(self.fragments[i] for i in left), *others],
+            [*(self.rows[i] for i in left), *map(self._row, others)],
+        )
+        return made
+
+    def _row(self, f: Fragment) -> FragmentRow:
+        return (
+            f.core, self.ring.payload_cycles(f.nbytes) * self.clock_mhz,
+            f.runs * self.ring.run_cycles * self.tick,
+            [(c, cycles * self.tick) for c, cycles in f.tails], bits(f.cores),
+        )
+
+    def _begin(self, fragments: Sequence[Fragment], rows: Sequence[FragmentRow]) -> None:
+        self.fragments, self.rows = fragments, rows
+        coming = Counter(chain.from_iterable(row[-1] for row in rows))
+        full = {c for c, n in coming.items() if n > self.most}
+        self.work = [(*row[:-1], [c for c in row[-1] if c in full]) for row in rows]
         self.spent = 0  # fragments timed, and an eighth for each crowded receiver
         self.busy = [0] * self.stops  # of each sender, with nobody in its way
-        for core, length, held, _, _ in self.work:
+        for core, length, held, _, _ in rows:
             self.busy[core] += self.start + length + held
 
     def run(
@@ -116,7 +141,7 @@ class Timing:
         taken, landed = [-1] * stops, [list[int]() for _ in range(stops)]
         free, due, sender, left_over = [0] * stops, [0] * stops, [-1] * stops, [*self.busy]
         arrivals: list[int] = []
-        copied = [0] * stops  # until when vector units have work
+        copied = [*self.copies]  # until when vector units have work
         n = len(self.work)
         arrives, blocker = [0] * n, [-1] * n
         after: list[Collection[int]] = [()] * n
@@ -150,8 +175,8 @@ class Timing:
                         now, who = arrivals[at] >> WHO, arrivals[at] & NOBODY
                         after[i] = (-1 - who,)
             for c in crowded:
-                if len(landed[c]) == most and landed[c][0] > now:
-                    now = landed[c][0]
+                if len(landed[c]) == most and landed[c][0] >> WHO > now:
+                    now, who = landed[c][0] >> WHO, landed[c][0] & NOBODY
             tells = due[core]
             if tells < now:
                 tells = now
@@ -185,7 +210,7 @@ class Timing:
                 return None
             for c in crowded:
                 taken[c] = key
-                insort(landed[c], done)
+                insort(landed[c], done << WHO | i)
                 if len(landed[c]) > most:
                     del landed[c][0]
             free[core], arrives[i], sender[core], blocker[i] = left, done, i, who
@@ -240,7 +265,7 @@ def improved(timing: Timing, order: Order, effort: int, enough: int) -> Order:
         if timing.spent - gained > PATIENCE * effort:
             break
         timing.spent += 1  # for drawing
-        tried = _neighbour(order, chain, ways, draw)
+        tried = neighbour(order, chain, ways, draw)
         limit = ticks * (1 + WARM * (1 - spent / effort) * draw() ** 2)
         if tried is None or (timed := timing.run(tried, limit)) is None:
             continue
@@ -256,7 +281,7 @@ SWAPS, TURNS = 0.55, 0.8  # of the changes: up to here two change their order, u
 NEAR = 6  # places that half of the others go at most
 
 
-def _neighbour(
+def neighbour(
     order: Order, chain: Sequence[int], ways: Sequence[Sequence[Hops]], draw: Callable[[], float]
 ) -> Order | None:
     """A change that may let the last of the chain be done earlier; None where what was drawn

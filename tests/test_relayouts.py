@@ -158,8 +158,17 @@ def test_what_stays_takes_vector_unit_and_sender_of_its_core() -> None:
     bound = ring_bound((((0, 320064),), ((0, 0),)), (kept, moved), 0, 2, DEVICE)
     rate = 128 * 1300 / 1100
     assert bound.cycles < 2
-    # a segment into it could bring some, were there another owner: the bound does not look
-    assert 640000 / (64 + 3 * rate) < bound.floor_cycles <= 640000 / (64 + rate) + 30
+    assert bound.floor_cycles == pytest.approx(29 + 640000 / (64 + rate), rel=0.02)
+
+
+def test_another_holder_may_bring_what_stays() -> None:
+    """Core 5 holds the same 640,000 bytes: its sender may bring some over a segment into core 0."""
+    kept, moved = ((0, 320000),), ((320000, 64),)
+    nothing = ((0, 0),)
+    own = (((0, 320064),), *[nothing] * 4, kept)
+    bound = ring_bound(own, (kept, moved), 0, 2, DEVICE)
+    rate = 128 * 1300 / 1100
+    assert 640000 / (64 + 2 * rate) * 0.98 < bound.floor_cycles < 29 + 640000 / (64 + 2 * rate) + 40
 
 
 # Plans
