@@ -75,8 +75,10 @@ def _unexpected(error: UnexpectedInput, text: str) -> str:
     else:
         wanted = getattr(error, "allowed", None) or set()
         got = repr(text[error.pos_in_stream or 0 :][:1])
-    expected = sorted(_spelled(name) for name in wanted)
-    return f"expected {' or '.join(expected)}, got {got}"
+    expected = sorted(map(_spelled, wanted))
+    bare = got[1:-1] in DTYPES and "'type'" in expected
+    hint = f"; an element type is written 'type {got[1:-1]}'" if bare else ""
+    return f"expected {' or '.join(expected)}, got {got}{hint}"
 
 
 def _spelled(terminal: str) -> str:

@@ -30,7 +30,8 @@ FOUND = 1
               help="Size of a dynamic dimension, by its name or as INPUT:AXIS=INT.")
 @click.option("--const", multiple=True, metavar="INPUT=VALUE",
               help="Fix an input to a number, a list, or the array in an .npy file.")
-@click.option("--passes", metavar="SPEC", help="Pipeline to run instead of the usual one.")
+@click.option("--passes", metavar="SPEC",
+              help="Pipeline to run instead of the usual one, which 'usual' stands for in it.")
 @pass_options
 @click.option("--inputs", type=click.Path(dir_okay=False), metavar="IN.npz",
               help="Inputs to compare results with. Default: random ones.")

@@ -143,7 +143,8 @@ def _numeric(value: object) -> bool:
               help="Fix an input to a number, a list, or the array in an .npy file.")
 @click.option("--device", default="spyre", show_default=True, metavar="NAME|FILE.toml",
               help="Machine to compile for.")
-@click.option("--passes", metavar="SPEC", help="Pipeline to run instead of the usual one.")
+@click.option("--passes", metavar="SPEC",
+              help="Pipeline to run instead of the usual one, which 'usual' stands for in it.")
 @pass_options
 @click.option("--planner", type=click.Choice(["joint", "baseline"]), default="joint",
               show_default=True, help="Who decides: ours, or the published heuristics.")

@@ -33,10 +33,13 @@ def chosen(
     """What ``spyrec.compile`` takes as ``passes`` and ``planner``: both as they are when nothing is
     put in (then the program may come from the cache), else passes. PassError when a name is
     unknown."""
-    if not (loaded or before or after):
-        return {"passes": passes, "planner": planner}
+    put_in = bool(loaded or before or after)
+    if not put_in and passes is None:
+        return {"passes": None, "planner": planner}
     from spyrec.passes.pipeline import PLANNERS
-    from spyrec.workbench.plugins import known_passes, pipeline_of
+    from spyrec.workbench.plugins import known_passes, pipeline_of, spelt_out
 
+    if not put_in:
+        return {"passes": passes and spelt_out(passes), "planner": planner}
     known = known_passes(loaded)
     return {"passes": pipeline_of(passes, known, before, after, base=PLANNERS[planner])}

@@ -105,6 +105,7 @@ def sweep_command(
         runner = partial(run_dask, address=scheduler)
     with progress_bar() as progress, Journal(output, compiler()) as journal:
         sweep = prepare(grid, constants, progress, own)
+        _tell_passing(sum(not task.lasting for task in sweep.tasks))
         outcomes, n_known = measured(sweep, journal, runner, progress)
         rows = rows_of(sweep, outcomes)
         tables.write_rows(output, rows)
@@ -121,6 +122,17 @@ def sweep_command(
     if any(outcome.defect for _, outcome in failed):
         return DEFECT
     return FAILED if failed else 0
+
+
+def _tell_passing(n: int) -> None:
+    """What will not be there when the sweep is stopped."""
+    if n:
+        click.echo(
+            f"{n} point{'s' if n != 1 else ''} with passes of which nobody can tell whether they "
+            "are the same next time, as those of other distributions: if the sweep is stopped they "
+            "are measured anew; a file given with --load that imports nothing else is known",
+            err=True,
+        )
 
 
 def _points(

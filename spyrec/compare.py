@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import inf
 
 import networkx as nx
 
 from spyrec.plain_json import AsJson
 from spyrec.report import KernelRow, Report
+from spyrec.table import size
 
 Rows = tuple[KernelRow, ...]
 
@@ -97,6 +98,12 @@ def _doubts(a: Report, b: Report) -> Iterator[str]:
         x, y = getattr(a, what), getattr(b, what)
         if x != y:
             yield f"{what.removesuffix('_mhz')} differs: {x} and {y}"
+    if a.detail is not None and b.detail is not None and a.device == b.device:
+        machines = a.detail.machine, b.detail.machine
+        for field in fields(machines[0]):
+            x, y = (getattr(machine, field.name) for machine in machines)
+            if x != y:
+                yield f"two machines are called {a.device}, {field.name}: {x:,} and {y:,}"
     if a.bucket != b.bucket:
         yield "the runs took different buckets"
 
@@ -142,12 +149,21 @@ def _pair(a: Rows, b: Rows) -> Pair:
 
 
 def _changes(a: Rows, b: Rows) -> Iterator[str]:
+    """How kernels were decided otherwise. Where the report does not tell (orders, loops, memories),
+    what that comes to: bytes on their way, and what is worked longest at."""
+    if not a:
+        yield "new"
+        return
+    if not b:
+        yield "gone"
+        return
+    told = [*_decisions(a, b)]
+    yield from told or _amounts(a, b)
+
+
+def _decisions(a: Rows, b: Rows) -> Iterator[str]:
     if len(a) != 1 or len(b) != 1:
-        if not a:
-            yield "new"
-        elif not b:
-            yield "gone"
-        elif len(a) != len(b):
+        if len(a) != len(b):
             yield f"{len(a)} kernels, now {len(b)}"
         return
     (x,), (y,) = a, b
@@ -160,6 +176,17 @@ def _changes(a: Rows, b: Rows) -> Iterator[str]:
     ):
         if old != new:
             yield f"{what} {old or '-'} -> {new or '-'}"
+
+
+def _amounts(a: Rows, b: Rows) -> Iterator[str]:
+    numbers: Sequence[tuple[str, Callable[[KernelRow], int]]] = (
+        ("read", lambda k: k.hbm_read_bytes), ("written", lambda k: k.hbm_write_bytes),
+        ("over the ring", lambda k: k.ring_bytes),
+    )  # fmt: skip
+    for what, number in numbers:
+        old, new = (sum(number(k) * k.count for k in side) for side in (a, b))
+        if old != new:
+            yield f"{what} {size(old)} -> {size(new)}"
 
 
 def _named(k: KernelRow, numbers: str) -> str:

@@ -88,6 +88,12 @@ def test_verify_each_finds_nothing_wrong_says_so_and_changes_nothing(
     assert Path("a.spx").read_bytes() == Path("b.spx").read_bytes()
 
 
+def test_the_usual_passes_may_be_named(desk: Path) -> None:
+    run("compile", "dense.onnx", "-o", "a.spx", "--passes", "usual")
+    run("compile", "dense.onnx", "-o", "b.spx")
+    assert Path("a.spx").read_bytes() == Path("b.spx").read_bytes()
+
+
 def test_the_object_file_is_named_after_the_model_and_repeatable(
     desk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from spyrec import cli
 from spyrec.compare import compare, paired
 from spyrec.report import KernelRow
 from spyrec.report_file import read_report
+from spyrec.sim.device import load_device
 
 Capture = pytest.CaptureFixture[str]
 
@@ -54,24 +56,32 @@ def test_equal_kernels_are_paired_in_their_order() -> None:
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs of two planners, and of the joint one with one kernel cut otherwise."""
+    """Runs of two planners, and of the joint one with one kernel cut otherwise, with one tensor
+    stored, and on half a machine."""
     folder = tmp_path_factory.mktemp("reports")
     joint = spyrec.compile(encoder())
     product = next(n for n in joint.plan["kernels"] if n.endswith("_matmul_add_mul"))
     pins = {"kernels": {product: {"parts": {"m": 32}}}}
+    stored = {"tensors": {"gelu_3": {"space": "hbm"}}}
+    text, n = re.subn(r"(?m)^count = 32\b", "count = 16", load_device("spyre").text)
+    assert n == 1
+    smaller = folder / "smaller.toml"
+    smaller.write_text(text, "utf-8")
     programs = {
         "joint": joint, "baseline": spyrec.compile(encoder(), planner="baseline"),
         "pinned": spyrec.compile(encoder(), plan=pins),
+        "stored": spyrec.compile(encoder(), plan=stored),
+        "smaller": spyrec.compile(encoder(), device=str(smaller)),
     }  # fmt: skip
     for name, program in programs.items():
-        result = spyrec.simulate(program, timing_only=True)
+        result = spyrec.simulate(program, timing_only=True, detail=True)
         (folder / f"{name}.json").write_text(json.dumps(result.report()), "utf-8")
     return folder
 
 
 def test_a_report_is_read_back_as_it_was(reports: Path) -> None:
     report = read_report(reports / "joint.json")
-    assert report.as_dict() == json.loads((reports / "joint.json").read_text("utf-8"))
+    assert json.loads(report.as_json()) == json.loads((reports / "joint.json").read_text("utf-8"))
 
 
 def run(folder: Path, a: str, b: str, *more: str) -> int:
@@ -95,6 +105,18 @@ def test_a_kernel_that_is_cut_worse_is_named(reports: Path, capsys: Capture) -> 
     assert run(reports, "pinned", "joint", "--threshold", "2%") in (0, 1)
     assert run(reports, "joint", "pinned") == 0
     assert run(reports, "joint", "pinned", "--threshold", "2%", "--least", "10000000") == 0
+
+
+def test_a_tensor_that_is_stored_shows_in_the_bytes(reports: Path, capsys: Capture) -> None:
+    """No cut and no tile is another one, so what the pin comes to is told."""
+    assert run(reports, "joint", "stored") == 0
+    [row] = [line for line in capsys.readouterr().out.splitlines() if "_matmul_add_mul |" in line]
+    assert re.search(r"\| (read .* -> .*; )?written - -> 128\.0 KiB", row), row
+
+
+def test_two_machines_of_one_name_are_told_apart(reports: Path, capsys: Capture) -> None:
+    assert run(reports, "joint", "smaller") == 0
+    assert "two machines are called spyre, cores: 32 and 16" in capsys.readouterr().out
 
 
 def test_all_kernels_of_a_row_are_named(reports: Path, capsys: Capture) -> None:

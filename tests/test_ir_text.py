@@ -331,6 +331,12 @@ def test_what_cannot_be_meant_is_explained(line: str, sentence: str) -> None:
     assert message.endswith("^")
 
 
+def test_an_element_type_without_its_word_is_told_how_it_is_written() -> None:
+    message = _error('module "m" {\n%y = a {to = f32} : tensor<f32>\n}')
+    assert "got 'f32'; an element type is written 'type f32'" in message
+    assert "element type" not in _error('module "m" {\n%y = a {to = soon} : tensor<f32>\n}')
+
+
 ZEROS = pack(np.zeros(4, np.int8))
 
 

@@ -434,7 +434,7 @@ def test_passes_of_a_file_run_in_every_process(desk: Path, capsys: Capture) -> N
         assert told in capsys.readouterr().err
 
 
-def test_points_last_when_all_of_a_pass_is_in_its_file(desk: Path) -> None:
+def test_points_last_when_all_of_a_pass_is_in_its_file(desk: Path, capsys: Capture) -> None:
     def lasting(text: str) -> bool:
         file = PassFile("own.py", text.encode())
         own = Own((file,), (("cse", "own-sub"),))
@@ -449,5 +449,12 @@ def test_points_last_when_all_of_a_pass_is_in_its_file(desk: Path) -> None:
     try:
         assert not lasting("import helper\n" + OWN)
         assert not lasting(OWN + "    def more(self):\n        from helper import x\n")
+        Path("own.py").write_text("import helper\n" + OWN, "utf-8")
+        own = ["--load", "own.py", "--before", "cse", "own-sub", "-o", "own.csv", "-j", "1"]
+        assert cli.run(["sweep", "cnn.onnx", "cores=4,8", "plan-budget=0", *own]) == 0
+        assert "2 points with passes of which nobody can tell" in capsys.readouterr().err
+        Path("own.py").write_text(OWN, "utf-8")
+        assert cli.run(["sweep", "cnn.onnx", "cores=4,8", "plan-budget=0", *own]) == 0
+        assert "nobody can tell" not in capsys.readouterr().err
     finally:
         sys.path.remove(str(desk))

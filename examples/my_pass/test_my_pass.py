@@ -32,7 +32,7 @@ def product_rows(module: Module) -> int:
 
 
 def test_only_the_last_row_is_computed_and_it_is_the_same() -> None:
-    watch = hooks(verify_each(), oracle(random_inputs(HEAD), tolerance=1e-5))
+    watch = hooks(verify_each(), oracle(random_inputs(HEAD), tolerance=1e-4))
     after = run_pipeline(HEAD, (EarlySlice(),), TARGET, watch)
     assert (product_rows(HEAD), product_rows(after)) == (512, 1)
     assert after.body.ops[-1].loc.nodes == ("cap", "last_token")

@@ -203,12 +203,15 @@ def pipeline_of(
 
 
 def _parsed(text: str, known: Registry) -> Pipeline:
-    """The passes of a text, in which ``usual`` may stand between others."""
+    return parse_pipeline(text if USUAL in known else spelt_out(text), known)
+
+
+def spelt_out(text: str) -> str:
+    """A pipeline's text with the usual passes wherever ``usual`` stands."""
     words = text.split(",")
-    if USUAL not in (w.strip() for w in words) or USUAL in known:
-        return parse_pipeline(text, known)
-    whole = [print_pipeline(PIPELINE) if w.strip() == USUAL else w for w in words]
-    return parse_pipeline(",".join(whole), known)
+    if USUAL not in (w.strip() for w in words):
+        return text
+    return ",".join(print_pipeline(PIPELINE) if w.strip() == USUAL else w for w in words)
 
 
 def until(passes: Pipeline, name: str) -> Pipeline:
