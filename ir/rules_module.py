@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from .core import Module, Op
+from .core import Module, Op, Value
 from .literals import quote
 from .printer import module_line
 
@@ -48,11 +48,41 @@ def said_attributes(module: Module, _stage: str) -> Iterator[tuple[Op | str, str
         for sentence in _state_problems(module):
             yield line, sentence
     for op in module.body.ops:
-        if op.name == "kernel":
-            for sentence in (*_list_problems(op, PLACES), *_in_place_problems(op)):
-                yield op, f"{sentence} (from {op.loc})"
-        elif op.name == "relayout" and not _is(op.attrs.get("lx", 0), int):
-            yield op, f"expected its lx to be a number, got {_brief(op, 'lx')}"
+        for sentence in _op_problems(op):
+            yield op, f"{sentence} (from {op.loc})"
+
+
+def _op_problems(op: Op) -> Iterator[str]:
+    numbers: tuple[str, ...] = ()
+    if op.name == "kernel":
+        yield from _list_problems(op, PLACES)
+        yield from _in_place_problems(op)
+        numbers = "stick", "k"
+        kept = op.attrs.get("resident", ())
+        if not isinstance(kept, tuple) or not all(
+            isinstance(entry, tuple) and len(entry) == 2 and _is(entry[0], int)
+            and 0 <= entry[0] < len(op.results) and _are_boxes(entry[1], op.results[entry[0]])
+            for entry in kept
+        ):  # fmt: skip
+            yield (
+                "expected its resident to be a tuple of (result, boxes of (first, count)), got "
+                f"{_brief(op, 'resident')}"
+            )
+    elif op.name == "relayout":
+        numbers = ("lx",)
+        if not _are_boxes(op.attrs.get("boxes", ()), op.results[0]):
+            yield f"expected its boxes to be of (first, count), got {_brief(op, 'boxes')}"
+    for name in numbers:
+        if not _is(op.attrs.get(name, 0), int):
+            yield f"expected its {name} to be a number, got {_brief(op, name)}"
+
+
+def _are_boxes(value: object, of: Value) -> bool:
+    """Whether it is a box for each of some cores: first element and count along each dimension."""
+    rank = max(1, of.type.rank)
+    return isinstance(value, tuple) and all(
+        isinstance(box, tuple) and len(box) == rank and is_list(box, (int, int)) for box in value
+    )
 
 
 def _list_problems(

@@ -113,11 +113,13 @@ def _result(step: Pass, module: Module, target: Target) -> Module:
     given = _text(module)
     try:
         after = step.run(module, target)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit too: the command goes on
         *_, last = traceback.extract_tb(error.__traceback__)
         kind = "" if isinstance(error, SpyrecError) else f"{type(error).__name__}: "
         where = "" if isinstance(error, SpyrecError) else f" ({last.filename}, line {last.lineno})"
-        raise PassError(f"pass {step.name}: {kind}{error}{where}") from error
+        raise PassError(f"pass {step.name}: {kind}{_said(error)}{where}") from error
     if not isinstance(after, Module):
         raise PassError(f"pass {step.name} gave {type(after).__name__}, expected a module")
     try:
@@ -136,11 +138,18 @@ def _result(step: Pass, module: Module, target: Target) -> Module:
     return after
 
 
+def _said(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as other:
+        return f"(its text raises {type(other).__name__})"
+
+
 def _check_run(step: Pass, module: Module, target: Target) -> None:
     """PassError when ``run`` does not take the two that it is called with."""
     try:
         takes = inspect.signature(step.run)
-    except (TypeError, ValueError):  # of something that does not tell
+    except Exception:  # of something that does not tell
         return
     try:
         takes.bind(module, target)

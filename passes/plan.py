@@ -182,4 +182,4 @@ def _factors(where: str, data: object, problems: list[str]) -> tuple[int, ...] |
 
 
 def _whole(n: object, least: int) -> bool:
-    return isinstance(n, int) and not isinstance(n, bool) and n >= least
+    return isinstance(n, int) and not isinstance(n, bool) and least <= n < 2**31

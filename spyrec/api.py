@@ -477,10 +477,14 @@ def _machine(program: Program, device: str | DeviceSpec | None) -> DeviceSpec:
     return machine
 
 
+MOST_PLAN_BYTES = 1 << 28
+"""One of forty layers has 2 MB."""
+
+
 def read_plan(path: str | Path) -> dict[str, Any]:
     """A plan file. SpyrecError when it is not JSON or not an object."""
     try:
-        plan = json.loads(Path(path).read_text(encoding="utf-8"))
+        plan = json.loads(files.read_text(path, MOST_PLAN_BYTES))
     except (ValueError, RecursionError) as error:
         raise SpyrecError(f"plan {path} is not valid JSON: {error}") from None
     if not isinstance(plan, dict):

@@ -19,6 +19,8 @@ WHY: Form = {"parts": dict, "tile": dict}
 REJECTED: Mapping[str, Form] = {
     "parts": {"parts": dict, "cost_cycles": object}, "tile": {"tile": dict, "loops": list},
 }  # fmt: skip
+NUMBERS = {"parts": ("cost_cycles",), "tile": ("cost_cycles", "bytes", "budget_bytes")}
+"""What need not be there."""
 TENSOR: Form = {"space": str, "why": dict}
 KINDS: Mapping[type, tuple[type, ...]] = {
     dict: (Mapping,), list: (list, tuple), int: (int,), str: (str,), object: (object,),
@@ -58,12 +60,18 @@ def _lacking(plan: Mapping[str, Any]) -> Iterator[str]:
         where = f"kernel {name}, "
         yield from _parts(where, kernel, KERNEL)
         yield from _parts(f"{where}why, ", kernel["why"], WHY)
+        for what, numbers in NUMBERS.items():
+            for key in numbers:
+                if not _is_number(kernel["why"][what].get(key, 0)):
+                    yield f"{where}why, {what}, {key}"
         for what, form in REJECTED.items():
             others = kernel["why"][what].get("rejected", ())
             if not isinstance(others, Sequence) or isinstance(others, str):
                 yield f"{where}why, {what}, rejected"
             for i, other in enumerate(others):
                 yield from _parts(f"{where}why, {what}, rejected {i}, ", other, form)
+                if not _is_number(other.get("cost_cycles", 0)):
+                    yield f"{where}why, {what}, rejected {i}, cost_cycles"
     for name, tensor in plan.get("tensors", {}).items():
         yield from _parts(f"tensor {name}, ", tensor, TENSOR)
 
@@ -75,3 +83,7 @@ def _parts(where: str, given: object, form: Form) -> Iterator[str]:
     for key, kind in form.items():
         if key not in given or not isinstance(given[key], KINDS[kind]):
             yield f"{where}{key}"
+
+
+def _is_number(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))

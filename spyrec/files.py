@@ -42,6 +42,25 @@ def no_file(path: str | Path) -> str:
     return "is a link to what does not exist" if os.path.islink(path) else "does not exist"
 
 
+def read_text(path: str | Path, most: int) -> str:
+    """The UTF-8 text of a file or pipe. SpyrecError when it has over ``most`` bytes; OSError,
+    UnicodeDecodeError."""
+    with open(path, "rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise SpyrecError(f"{path} is larger than {most >> 20} MiB")
+    return content.decode("utf-8")
+
+
+_HELD: set[str] = set()
+
+
+def hold(path: str | Path) -> None:
+    """Let no file be written in the place of ``path``: a model's weights are read from there for as
+    long as the model is there."""
+    _HELD.add(os.path.realpath(path))
+
+
 @contextmanager
 def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
     """A binary file that takes the place of ``path`` only when the block ends without an error.
@@ -49,9 +68,15 @@ def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
     It is written beside ``path``, flushed to disk and renamed; on any exception, Ctrl-C included,
     it is removed and what stood at ``path`` stays as it was. A symbolic link is followed and an
     existing file's permissions are kept. A device or pipe is written straight to. Raises OSError
-    that names ``path``.
+    that names ``path``, SpyrecError where ``path`` is held.
     """
     target = Path(os.path.realpath(path))
+    if str(target) in _HELD:
+        raise SpyrecError(
+            f"{path} holds weights of the model and would be overwritten; give another name"
+        )
+    if os.path.exists(path) and not target.exists():
+        target = Path(path)  # of a pipe the system tells no path, as of /dev/stdout
     try:
         mode = target.stat().st_mode if target.exists() else None
         if mode is not None and not stat.S_ISREG(mode):
@@ -135,6 +160,8 @@ def read_npz(
     all headers and may raise, and only then memory is taken. Raises SpyrecError that lists every
     unreadable array, OSError when the file cannot be opened.
     """
+    if os.path.exists(path) and not os.path.isdir(path) and (odd := no_file(path)):
+        raise SpyrecError(f"{path} {odd}")
     try:
         with zipfile.ZipFile(path) as archive:
             headers = _headers(archive, path)

@@ -54,6 +54,15 @@ def test_a_program_is_explained_by_a_whole_plan() -> None:
     assert told(lambda p: of(p)["why"]["tile"].update(rejected=[{}])) == lacks(
         f"kernel {first}, why, tile, rejected 0, tile"
     )
+    for what, key in (("parts", "cost_cycles"), ("tile", "bytes"), ("tile", "budget_bytes")):
+        for value in ("12", [[1]], {}, True):
+            given: Any = {key: value}
+            assert told(lambda p, w=what, g=given: of(p)["why"][w].update(g)) == lacks(
+                f"kernel {first}, why, {what}, {key}"
+            )
+    assert told(lambda p: of(p).update(ahead=10**30)) == (
+        f"plan: kernel {first}, ahead: expected a whole number from 2 on, got {10**30}"
+    )
     assert told(lambda p: p.update(kernels=[1])) == "plan: kernels: expected an object, got [1]"
     assert told(lambda p: of(p).update(parts=3)) == (
         f"plan: kernel {first}, parts: expected an object, got 3"

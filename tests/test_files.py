@@ -6,6 +6,8 @@ import errno
 import io
 import os
 import stat
+import subprocess
+import sys
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -221,3 +223,35 @@ def test_a_damaged_archive_is_an_error_or_the_same_arrays(
     except (SpyrecError, OSError):
         return
     assert all(b.shape == (40,) and np.array_equal(b, array) for b in back.values())
+
+
+def test_what_is_held_is_not_overwritten(tmp_path: Path) -> None:
+    held = tmp_path / "weights.bin"
+    held.write_bytes(b"weights")
+    (tmp_path / "link").symlink_to(held)
+    files.hold(held)
+    for path in (held, tmp_path / "link", tmp_path / "." / "weights.bin"):
+        with pytest.raises(SpyrecError, match="holds weights of the model and would be over"):
+            files.write_bytes(path, b"program")
+    assert held.read_bytes() == b"weights"
+
+
+def test_a_text_has_an_end(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text("{}", "utf-8")
+    assert files.read_text(path, 2) == "{}"
+    with pytest.raises(SpyrecError, match="larger than 0 MiB"):
+        files.read_text("/dev/zero", 100)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="there is no /dev/zero")
+def test_arrays_are_not_read_from_a_device() -> None:
+    with pytest.raises(SpyrecError, match="is a device or pipe, expected a regular file"):
+        files.read_npz("/dev/zero")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/stdout"), reason="there is no /dev/stdout")
+def test_what_goes_to_a_pipe_arrives() -> None:
+    program = "from spyrec import files; files.write_bytes('/dev/stdout', b'all of it')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stdout == b"all of it"

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from examples.make_models import cnn
+from spyrec import cli
 from spyrec.frontend import import_onnx
 from spyrec.ir.errors import ImportError_
 
@@ -328,6 +329,27 @@ def test_external_data_never_leaves_the_folder(tmp_path: Path) -> None:
         "only files in that folder are read."
         for i, place in enumerate(places)
     ]
+
+
+def test_external_data_is_not_overwritten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = np.ones(4, np.float32).tobytes()
+    (tmp_path / "w.bin").write_bytes(data)
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["x", "w"], ["y"])], "g",
+        [helper.make_tensor_value_info("x", FLOAT, [4])],
+        [helper.make_tensor_value_info("y", FLOAT, [4])], [external("w", location="w.bin")],
+    )  # fmt: skip
+    path = tmp_path / "m.onnx"
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    for option in ("-o", "--emit-plan"):
+        more = ["-o", str(tmp_path / "m.spx")] if option == "--emit-plan" else []
+        code = cli.run(["compile", str(path), *more, option, str(tmp_path / "w.bin")])
+        assert code == 1
+        assert "w.bin holds weights of the model and would be" in capsys.readouterr().err
+        assert (tmp_path / "w.bin").read_bytes() == data
 
 
 def test_external_sizes_and_offsets_are_checked(tmp_path: Path) -> None:

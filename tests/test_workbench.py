@@ -258,6 +258,7 @@ def test_what_passes_print_is_no_part_of_the_text(
         ("return None", "pass faulty gave NoneType, expected a module"),
         ("raise PassError('cannot do this')", "pass faulty: cannot do this"),
         ("sys.exit(0)", "pass faulty: SystemExit: 0 ("),
+        ("raise GeneratorExit('odd')", "pass faulty: GeneratorExit: odd ("),
         ("module.body.ops[0].attrs['x'] = 1; return module", "pass faulty: TypeError: 'mapping"),
         ("object.__setattr__(module, 'name', 'n'); return module",
          "pass faulty changed the module it was given; it must make a new one"),

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
 
+from spyrec.files import hold
 from spyrec.ir.errors import ImportError_
 from spyrec.ir.types import DTYPES, DType
 
@@ -195,6 +196,7 @@ def _external(
             "without a folder; give the model's path, or load it with its external data."
         )
     path = _data_file(folder, location, label)
+    hold(path)
     offset, want = _number(info, "offset", 0, label), entries * stored.itemsize
     length, size = _number(info, "length", want, label), path.stat().st_size
     if length != want:
