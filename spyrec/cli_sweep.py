@@ -128,9 +128,9 @@ def _tell_passing(n: int) -> None:
     """What will not be there when the sweep is stopped."""
     if n:
         click.echo(
-            f"{n} point{'s' if n != 1 else ''} with passes of which nobody can tell whether they "
-            "are the same next time, as those of other distributions: if the sweep is stopped they "
-            "are measured anew; a file given with --load that imports nothing else is known",
+            f"note: {n} point{'s' if n != 1 else ''} with passes of which nobody can tell whether "
+            "they are the same next time, as those of other distributions: if the sweep is stopped "
+            "they are measured anew; a file given with --load that imports nothing else is known",
             err=True,
         )
 
