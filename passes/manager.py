@@ -101,6 +101,11 @@ def run_pipeline(
     return module
 
 
+class ChangedInput(PassError):
+    """A pass changed the module it was given, and with it those of passes before that share ops
+    with it: what any of them computes says nothing more."""
+
+
 def from_elsewhere(step: Pass) -> bool:
     """Whether somebody else wrote the pass."""
     return not type(step).__module__.startswith("spyrec.")
@@ -131,7 +136,7 @@ def _result(step: Pass, module: Module, target: Target) -> Module:
             f"{type(error).__name__}: {error}"
         ) from error
     if changed:
-        raise PassError(
+        raise ChangedInput(
             f"pass {step.name} changed the module it was given; it must make a new one, as rewrite "
             "and dataclasses.replace do"
         )
@@ -255,12 +260,13 @@ def time_into(record: list[Timing]) -> Hook:
 @dataclass(frozen=True)
 class Compared:
     """One line of the record of ``oracle``: the output that was farthest off after the pass, its
-    error and the error allowed; a module without outputs has "" and 0."""
+    error and the error allowed; a module without outputs has "" and 0. ``faint``: see there."""
 
     name: str
     output: str
     error: float
     allowed: float
+    faint: Mapping[str, float] = field(default_factory=dict)
 
 
 def verify_each() -> Hook:
@@ -317,7 +323,8 @@ def oracle(
                 )
         if record is not None:
             worst = max(errors, key=lambda name: errors[name], default="")
-            record.append(Compared(step.name, worst, errors.get(worst, 0.0), limit))
+            small = faint(wants, limit)
+            record.append(Compared(step.name, worst, errors.get(worst, 0.0), limit, small))
 
     return compare
 
@@ -349,6 +356,20 @@ def random_inputs(module: Module, seed: int = 0) -> dict[str, Array]:
                 f"input {v.name} cannot be made at random, no array has its type {v.type}: {error}"
             ) from None
     return made
+
+
+def faint(outputs: Mapping[str, Array], limit: float) -> dict[str, float]:
+    """The outputs of floats that are small all over, and the largest magnitude of each: at most
+    ``limit``, so that an error as large as the output itself is allowed (see ``output_error``).
+    Those that have no finite number are not small."""
+    found: dict[str, float] = {}
+    for name, array in outputs.items():
+        if array.dtype.kind not in "biu":
+            values = np.abs(array.astype(np.float64))
+            largest = float(np.max(values, where=np.isfinite(values), initial=-1.0))
+            if 0 <= largest <= limit and limit > 0:
+                found[name] = largest
+    return found
 
 
 def output_error(want: Array, got: Array) -> float:

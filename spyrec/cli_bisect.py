@@ -70,6 +70,7 @@ def bisect_command(
     from spyrec.progress import progress_bar
     from spyrec.workbench import part, plugins
     from spyrec.workbench.bisect import Bisection
+    from spyrec.workbench.states import told_faint
 
     target = target_of(device, numerics)
     known = plugins.known_passes(loaded)
@@ -80,19 +81,28 @@ def bisect_command(
     given = None if inputs is None else _inputs(module, inputs)
     with progress_bar() as progress:
         search = Bisection(pipeline, target, tolerance, seed, progress)
-        found = search.find(module, given)
+        outcome = search.search(module, given)
+        found = outcome.finding
         if found is None:
             click.echo(f"{len(pipeline)} passes and none of them breaks {Path(model).name}")
+            if small := told_faint(outcome.faint, "give --inputs that make it larger, or scale it"):
+                click.echo(small)
             return 0
     _tell(found, pipeline)  # before the reduction, which takes longer and may be stopped
+    if outcome.rounding:
+        click.echo(
+            "no pass breaks the model under --numerics fp32, so this may be rounding to 16 bits "
+            "alone: look for other faults with --numerics fp32, allow more with --tolerance, or "
+            "give inputs of the usual size with --inputs"
+        )
     if not no_reduce:
         with progress_bar() as progress:
-            small = replace(search, progress=progress).smallest(module, found, tries)
+            reduced = replace(search, progress=progress).smallest(module, found, tries)
         path = output or f"{Path(model).stem}.bisect.sir"
-        files.write_text(path, print_module(small))
-        n = part.weight(small)
+        files.write_text(path, print_module(reduced))
+        n = part.weight(reduced)
         click.echo(f"smallest model that shows it, {n} {'op' if n == 1 else 'ops'}, in {path}:")
-        click.echo(print_module(small, data="elide"), nl=False)
+        click.echo(print_module(reduced, data="elide"), nl=False)
     return FOUND
 
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from spyrec.workbench.check_rule import Verdict
 
 NOT_SOUND = 1
+ENOUGH = 0.25
+"""Share of the models asked for; a declared rule that fewer were drawn of is not called sound."""
 Found = tuple["Mapping[str, Rule]", "Mapping[str, list[Module]]"]
 
 
@@ -32,7 +34,8 @@ def check_rule_command(file: str, names: Sequence[str], count: int, seed: int) -
     FILE holds declared rules (.rules), or is Python with rules at its top level; those written as
     functions are tried on the IR texts that EXAMPLES = {"name": [text, ...]} gives.
 
-    Exit code 0: all were tried and are right; 1: one is wrong, or no model had its pattern.
+    Exit code 0: all were tried and are right; 1: one is wrong, or no model had its pattern, or
+    fewer than a quarter of --count could be drawn.
 
     \b
     spyrec check-rule my.rules
@@ -40,6 +43,7 @@ def check_rule_command(file: str, names: Sequence[str], count: int, seed: int) -
     """
     from spyrec.ir.errors import PassError
     from spyrec.ir.near import listed
+    from spyrec.passes.pattern import PatternRule
     from spyrec.workbench.check_rule import check, text_of
 
     rules, examples = read_rules(Path(file))
@@ -48,18 +52,24 @@ def check_rule_command(file: str, names: Sequence[str], count: int, seed: int) -
             raise PassError(f"{file} has no rule {name}; {listed(name, rules)}")
     sound = True
     untried: list[str] = []
+    rare: list[str] = []
     for name in names or rules:
-        given = examples.get(name, ())
-        verdict = check(rules[name], count, seed, given)
-        sound &= not verdict.wrong and verdict.checked > 0
-        click.echo(f"{name}: {rules[name].exactness}, {_told(verdict, len(given))}")
-        if not given and not verdict.wrong and not verdict.checked:
-            untried.append(name)
+        rule, given = rules[name], examples.get(name, ())
+        verdict = check(rule, count, seed, given)
+        declared = isinstance(rule, PatternRule)
+        few = verdict.checked < (count * ENOUGH if declared else 1) and not verdict.wrong
+        sound &= not verdict.wrong and not few
+        told = _of_drawn(verdict, count, few) if declared else _told(verdict, len(given))
+        click.echo(f"{name}: {rule.exactness}, {told}")
+        if few and (declared or not given):
+            (rare if declared else untried).append(name)
         if verdict.example is not None:
             for line in text_of(verdict.example):
                 click.echo(f"  {line}")
     if untried:
         click.echo(_how_to_give(file, untried), err=True)
+    if rare:
+        click.echo(_how_to_draw(file, rare), err=True)
     return 0 if sound else NOT_SOUND
 
 
@@ -74,7 +84,33 @@ def _how_to_give(file: str, names: Sequence[str]) -> str:
     )
 
 
+def _how_to_draw(file: str, names: Sequence[str]) -> str:
+    """What to do where few models have the pattern of a declared rule."""
+    path = Path(file)
+    of_yours = (
+        f"; on a model of yours, spyrec opt MODEL --load {file} --passes "
+        f"{path.stem.replace('_', '-')} --oracle-each tries it too"
+    ) * (path.suffix == ".rules")
+    return (
+        "models are drawn from a rule's ops and conditions, and few have the pattern of "
+        f"{', '.join(names)}; say under when which ranks it is for, as rank(%x, 3), write numbers "
+        f"for attributes in the place of $names, or try another --seed{of_yours}"
+    )
+
+
+def _of_drawn(verdict: Verdict, count: int, few: bool) -> str:
+    """Of a declared rule: how many of ``count`` models were drawn and run."""
+    if verdict.wrong:
+        return f"WRONG: {verdict.wrong}"
+    if not verdict.checked:
+        return "not tested: no model with its pattern was drawn"
+    of = f"of {count} " * (verdict.checked < count)
+    hardly = "hardly tested: " * few
+    return f"{hardly}{verdict.checked} {of}models, worst error {verdict.worst:.3g}"
+
+
 def _told(verdict: Verdict, examples: int) -> str:
+    """Of a rule written as a function."""
     if verdict.wrong:
         return f"WRONG: {verdict.wrong}"
     if not verdict.checked:

@@ -109,7 +109,8 @@ def opt_command(
     if verify_each:
         click.echo(f"verified: {_passes(len(changes))}, no rule of the IR is broken", err=True)
     if oracle_each:
-        click.echo(f"compared: {_passes(len(compared))}{_largest(compared)}", err=True)
+        text = f"{_largest(compared)}{_unseen(compared)}"
+        click.echo(f"compared: {_passes(len(compared))}{text}", err=True)
     write_out(print_module(module, data="elide" if no_weights else "full"), output)
 
 
@@ -148,6 +149,20 @@ def _largest(compared: Sequence[Compared]) -> str:
         f", the largest error is {far.error:.3g}, of output {far.output} after {far.name}, allowed "
         f"is {far.allowed:.3g}"
     )
+
+
+def _unseen(compared: Sequence[Compared]) -> str:
+    """The outputs that are so small that errors in them are allowed, where they are not equal."""
+    from spyrec.workbench.states import Faint, told_faint
+
+    if not any(c.error for c in compared):
+        return ""
+    found: dict[str, Faint] = {}
+    for i, c in enumerate(compared):
+        for name, largest in c.faint.items():
+            found.setdefault(name, Faint(name, largest, c.allowed, c.name if i else ""))
+    told = told_faint(tuple(found.values()), "scale it, or give a smaller --tolerance")
+    return f"; {told}" * bool(told)
 
 
 def _show(table: Any) -> None:

@@ -12,7 +12,7 @@ from spyrec.backend.shared import Built
 from spyrec.ir.core import Module, Op
 from spyrec.ir.errors import CapacityError, PassError
 from spyrec.memo import Memo
-from spyrec.passes.manager import Target
+from spyrec.passes.manager import ChangedInput, Target
 from spyrec.passes.share_launches import SHARED
 from spyrec.passes.trial import BUILD_STEPS, KernelTrial, Trial, decided
 from spyrec.sim.isa import Program
@@ -50,6 +50,8 @@ class Trials:
         try:
             final = self.finish(module)
             program = emit_program(final, self.target, built=self.built, weights=False)
+        except ChangedInput:  # what comes after the trial would be another model
+            raise
         except (CapacityError, PassError):  # a pin that only the whole module can obey, too
             return None
         if final.attrs.get(SHARED):

@@ -12,7 +12,7 @@ from spyrec.driver import JOINT, Compiled, chosen_passes, compile_module, lower_
 from spyrec.explanation import Alternative, Trial
 from spyrec.ir.core import Module
 from spyrec.ir.errors import SpyrecError
-from spyrec.passes.manager import Pass, Target
+from spyrec.passes.manager import ChangedInput, Pass, Target
 from spyrec.passes.pipeline import check_order
 from spyrec.passes.stick_layout import StickLayout
 from spyrec.sim.run import run
@@ -68,6 +68,8 @@ class Planner:
     def _trial(self, pins: Plan, names: Sequence[str], total_cycles: int) -> Trial:
         try:
             done = self.compile(pins)
+        except ChangedInput:  # what is tried next would be another model
+            raise
         except SpyrecError as error:
             return Trial(0, 0, 0, str(error))
         ran = run(done.program, self.target.device, timing_only=True)

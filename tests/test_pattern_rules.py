@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
@@ -165,7 +167,7 @@ def test_types_are_checked_when_rules_are_read() -> None:
     with pytest.raises(PassError, match=r"rule transposes: .* has type"):
         parse_rules(wrong)
     with pytest.raises(PassError, match="of 400 drawn models none has its pattern"):
-        parse_rules(RULES.replace("float(%x)\n  replace", "rank(%x, 9)\n  replace", 1))
+        parse_rules(RULES.replace("float(%x)\n  replace", "rank(%x, 2), rank(%x, 3)\n  replace", 1))
     parse_rules(wrong, check=False)
 
 
@@ -237,6 +239,123 @@ def test_an_exact_rule_keeps_signs_of_zero_and_nan() -> None:
 }
 """
     assert "add(" in print_module(apply_rules(parse_module(text), (right,)))
+
+
+MEAN_OF_A_PRODUCT = """rule "mean" rounding "A mean is no sum."
+  match   %y = matmul(%x, %w)
+          %p = reduce_mean(%y) {axes = AXES}
+  when    rank(%x, 3), rank(%w, 2)
+  replace %s = reduce_sum(%x) {axes = AXES}
+          %p = matmul(%s, %w)
+"""
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("axes", ["(1,)", "$a"])
+def test_a_wrong_rule_of_products_is_caught(
+    axes: str, seed: int, tmp_path: Path, capsys: Capture
+) -> None:
+    """With $a also where the axes are those of the columns, which the replacement cannot sum."""
+    path = tmp_path / "mean.rules"
+    path.write_text(MEAN_OF_A_PRODUCT.replace("AXES", axes), "utf-8")
+    assert cli.run(["check-rule", str(path), "--seed", str(seed)]) == 1
+    told = capsys.readouterr()
+    assert told.out.startswith("mean: rounding, WRONG: ") and not told.err
+    assert 'module "instance"' in told.out
+    right = MEAN_OF_A_PRODUCT.replace("AXES", "(1,)").replace("sum(", "mean(")
+    path.write_text(right, "utf-8")
+    assert cli.run(["check-rule", str(path), "--seed", str(seed)]) == 0
+    assert capsys.readouterr().out.startswith("mean: rounding, 200 models, ")
+
+
+def ranks_of(text: str) -> Counter[tuple[int, ...]]:
+    """Of the inputs, constants too, of 200 models with a pattern."""
+    (rule,) = parse_rules(f'rule "r" rounding "None."\n{text}', check=False)
+    made = list(instances(rule, 200))
+    assert len(made) == 200
+    return Counter(
+        tuple(v.type.rank for v in m.body.ops[-1].operands) for m in made
+    )
+
+
+def test_products_of_the_usual_ranks_come_up_often() -> None:
+    ranks = ranks_of("""  match   %y = matmul(%a, %b)
+  replace %z = neg(%y)
+          %y = neg(%z)""")
+    assert ranks[3, 2] >= 40 and ranks[4, 4] >= 20 and ranks[2, 2] >= 20
+    assert max(ranks, key=lambda r: ranks[r]) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "%t = transpose(%k) {perm = (0, 1, 3, 2)}\n%y = matmul(%q, %t)",
+        "%s = matmul(%x, %a)\n%y = add(%s, %b)\nwhen rank(%b, 1), known(%b), rank(%x, 3)",
+        "%l = matmul(%x, %a)\n%r = matmul(%x, %b)\n%y = add(%l, %r)\nwhen shape(%a, %b)",
+        "%s = matmul(%x, %a)\n%t = matmul(%s, %b)\n%y = matmul(%t, %c)\nwhen rank(%x, 4)",
+        "%s = matmul(%x, %x)\n%y = softmax(%s) {axis = $a}\nwhen last($a, %s)",
+        "%s = reduce_max(%x) {axes = (3,)}\n%y = sub(%x, %s)",
+        "%a = layer_norm(%x, %s, %b) {axis = $a, epsilon = $e}\n%y = mul(%a, %f)\n"
+        "when same(%f, %a)",
+        "%y = conv(%x, %w) {strides = $s, pads = $p, dilations = $d}\nwhen rank(%x, 4)",
+        "%a = softmax(%x) {axis = $a}\n%y = log_softmax(%a) {axis = $b}\nwhen equal($a, $b)",
+        "%y = add(%x, %b)\nwhen rank(%x, 6), size(%b, 7)\n",
+    ],
+)
+def test_two_hundred_models_are_drawn_towards_a_pattern(pattern: str) -> None:
+    """Also with conditions that types and attributes drawn without a look at them hardly meet."""
+    ops, _, when = pattern.partition("when")
+    last = ops.strip().splitlines()[-1].partition(" = ")[0]
+    clause = f"when{when}\n" if when else ""
+    ranks_of(f"match {ops}\n{clause}replace %z = neg({last})\n{last} = neg(%z)")
+
+
+RARE = """rule "rare" rounding "1 / exp x = exp -x."
+  match   %n = neg(%x)
+          %y = exp(%n)
+  when    size(%n, SIZE), rank(%x, 4)
+  replace %e = exp(%x)
+          %y = reciprocal(%e)
+"""
+
+
+def test_a_rule_that_is_hardly_tested_is_not_called_sound(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    """The size of an inner value is met by chance alone: 192 by 4 of 256 shapes."""
+    path = tmp_path / "my_rare.py"
+    text = "from spyrec.passes.pattern_text import parse_rules\n"
+    path.write_text(f"{text}R = parse_rules({RARE.replace('SIZE', '192')!r}, check=False)", "utf-8")
+    assert cli.run(["check-rule", str(path), "--count", "4000"]) == 1
+    told = capsys.readouterr()
+    found = re.match(r"rare: rounding, hardly tested: (\d+) of 4000 models, worst", told.out)
+    assert found is not None and 0 < int(found[1]) < 1000
+    assert "few have the pattern of rare; say under when" in told.err
+    assert "EXAMPLES" not in told.err and "--load" not in told.err
+    assert cli.run(["check-rule", str(path), "--count", found[1]]) == 0
+    assert f"rare: rounding, {found[1]} models" in capsys.readouterr().out
+    count = 2 * int(found[1])  # half of them is a share that will do, and is told
+    assert cli.run(["check-rule", str(path), "--count", str(count)]) == 0
+    told = capsys.readouterr()
+    assert f"rare: rounding, {found[1]} of {count} models, worst" in told.out and not told.err
+
+
+def test_the_advice_is_for_the_kind_of_file(tmp_path: Path, capsys: Capture) -> None:
+    """A rule of which no model can be drawn, and that cannot be read as text therefore."""
+    never = RARE.replace("SIZE", "251")
+    path = tmp_path / "my_rare.py"
+    text = "from spyrec.passes.pattern_text import parse_rules\n"
+    path.write_text(f"{text}R = parse_rules({never!r}, check=False)", "utf-8")
+    assert cli.run(["check-rule", str(path)]) == 1
+    told = capsys.readouterr()
+    assert told.out == "rare: rounding, not tested: no model with its pattern was drawn\n"
+    assert "EXAMPLES" not in told.err and "few have the pattern of rare" in told.err
+    rules = tmp_path / "my_rare.rules"
+    rules.write_text(RARE.replace("SIZE", "192"), "utf-8")
+    assert cli.run(["check-rule", str(rules), "--count", "4000"]) == 1
+    told = capsys.readouterr()
+    assert "EXAMPLES" not in told.err
+    assert f"opt MODEL --load {rules} --passes my-rare --oracle-each tries it too" in told.err
 
 
 PYTHON = '''from spyrec.passes.rule import Rule

@@ -3,8 +3,8 @@ not well formed, or one that computes something else; and the smallest module th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from spyrec.ir.core import Module
@@ -12,7 +12,7 @@ from spyrec.ir.errors import SpyrecError
 from spyrec.ir.verifier import problems
 from spyrec.passes.improve import Improve
 from spyrec.passes.lower_tiles import LowerTiles
-from spyrec.passes.manager import Pipeline, Target, random_inputs
+from spyrec.passes.manager import ChangedInput, Pipeline, Target, faint, random_inputs
 from spyrec.passes.pipeline import PLANNING
 from spyrec.progress import Progress, silent
 
@@ -20,6 +20,7 @@ from .reduce import MOST_TRIES, Reduction
 from .states import (
     CODE,
     Array,
+    Faint,
     Road,
     State,
     allowed,
@@ -30,6 +31,8 @@ from .states import (
 )
 
 Kind = Literal["fails", "malformed", "differs"]
+FAR = "the error of output"
+"""How it is told that results are too far off."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,17 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class Outcome:
+    """What a search found. ``faint``: where nothing was, the outputs in which errors do not show;
+    ``rounding``: a pass changes results by an error that it may owe to 16-bit floats alone, since
+    no pass breaks the same model with floats of 32 bits."""
+
+    finding: Finding | None
+    faint: tuple[Faint, ...] = ()
+    rounding: bool = False
+
+
+@dataclass(frozen=True)
 class Bisection:
     """Looks for the guilty pass of ``passes``. ``tolerance``: allowed error of results, None for
     what suits the formats of each module (``states.allowed``). ``seed``: of random inputs."""
@@ -71,6 +85,19 @@ class Bisection:
         Passes are told apart by halving, so of several that change results one is found, and the
         results before it are still good.
         """
+        return self._look(module, inputs).finding
+
+    def search(self, module: Module, inputs: Mapping[str, Array] | None = None) -> Outcome:
+        """As ``find``, with what has to be known of the answer; a pass that changes results under
+        16-bit numerics is looked for again under 32-bit ones."""
+        outcome = self._look(module, inputs)
+        found = outcome.finding
+        if found is None or not found.told.startswith(FAR) or self.target.numerics == "fp32":
+            return outcome
+        wide = replace(self, target=replace(self.target, numerics="fp32"))
+        return replace(outcome, rounding=wide.find(module, inputs) is None)
+
+    def _look(self, module: Module, inputs: Mapping[str, Array] | None) -> Outcome:
         self.progress("passes", 0, 0)
         road = travel(module, self.passes, self.target)
         found = self._malformed(road)
@@ -80,8 +107,19 @@ class Bisection:
             found = Finding("fails", road.failed, len(road.states), told, last.module)
         if found is not None and found.kind == "malformed":  # what it computes means nothing
             road = Road(road.states[: found.number])
+        if found is not None and isinstance(road.error, ChangedInput):  # nor any module before it
+            return Outcome(found)
         given = random_inputs(module, self.seed) if inputs is None else inputs
-        return self._differs(road, given) or found
+        want, _ = interpreted(road.states[0].module, given)
+        found = self._differs(road, given, want) or found
+        return Outcome(found, () if found else tuple(self._faint(road, want)))
+
+    def _faint(self, road: Road, want: Mapping[str, Array]) -> Iterator[Faint]:
+        """The outputs in which no state, or none from some pass on, shows an error."""
+        limits = [self._allowed(state) for state in road.states]
+        for name, largest in faint(want, max(limits)).items():
+            i = next(i for i, limit in enumerate(limits) if largest <= limit)
+            yield Faint(name, largest, limits[i], road.states[i].step if i else "")
 
     def _malformed(self, road: Road) -> Finding | None:
         for i, state in enumerate(road.states):
@@ -91,8 +129,9 @@ class Bisection:
                 return Finding("malformed", state.step, i, told, before, state.module)
         return None
 
-    def _differs(self, road: Road, inputs: Mapping[str, Array]) -> Finding | None:
-        want, _ = interpreted(road.states[0].module, inputs)
+    def _differs(
+        self, road: Road, inputs: Mapping[str, Array], want: Mapping[str, Array]
+    ) -> Finding | None:
         count = len(road.states) + (road.program is not None)
 
         def wrong(i: int) -> str | None:
@@ -111,7 +150,7 @@ class Bisection:
                 return f"{type(error).__name__}: {error}"
             if off <= limit:
                 return misread or None
-            return f"the error of output {name} is {off:.3g}, allowed is {limit:.3g}"
+            return f"{FAR} {name} is {off:.3g}, allowed is {limit:.3g}"
 
         good, bad = 0, 0
         told = None
@@ -150,7 +189,9 @@ class Bisection:
         if not shows(module):
             raise SpyrecError(
                 "the model does not show it again with random inputs, so no smaller one is looked "
-                "for; another --seed may"
+                "for; another --seed may" if found.kind == "differs" else
+                f"{found.step} does not do it again with the model: it changed it the first time, "
+                "or does not do the same each time; so no smaller one is looked for"
             )
         return Reduction(shows, self.progress, most).run(module)
 
@@ -170,7 +211,8 @@ class Bisection:
             return here is not None and here.number == found.number
         try:
             inputs = random_inputs(candidate, self.seed)
-            here = self._differs(road, inputs)
+            want, _ = interpreted(candidate, inputs)
+            here = self._differs(road, inputs, want)
         except SpyrecError:  # the candidate itself cannot be interpreted
             return False
         return here is not None and here.number == found.number

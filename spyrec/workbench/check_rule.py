@@ -15,7 +15,8 @@ from spyrec.ir.errors import PassError, SpyrecError
 from spyrec.ir.interp import run
 from spyrec.passes.manager import output_error
 from spyrec.passes.pattern import PatternRule
-from spyrec.passes.pattern_instances import instances, numbers
+from spyrec.passes.pattern_draw import numbers
+from spyrec.passes.pattern_instances import instances
 from spyrec.passes.rule import Rule, apply_rules
 
 from .reduce import Reduction

@@ -3,7 +3,7 @@ module that was imported."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +48,36 @@ class Road:
     program: Program | None = None
     error: Exception | None = None
     failed: str = ""
+
+
+@dataclass(frozen=True)
+class Faint:
+    """An output no element of which is larger than ``largest``, while an error of ``allowed`` is
+    accepted in it, after pass ``since`` and those behind it; "": after all of them."""
+
+    output: str
+    largest: float
+    allowed: float
+    since: str = ""
+
+
+SHOWN = 3
+
+
+def told_faint(outputs: Sequence[Faint], cure: str) -> str:
+    """A sentence about outputs in which errors are not seen, what would show them last; "" when
+    there are none."""
+    if not outputs:
+        return ""
+    parts = [
+        f"output {f.output} is at most {f.largest:.3g}, below the {f.allowed:.3g} that is allowed"
+        + f" from {f.since} on" * bool(f.since)
+        for f in outputs[:SHOWN]
+    ]
+    if (more := len(outputs) - SHOWN) > 0:
+        parts.append(f"so {'is 1 more' if more == 1 else f'are {more} more'}")
+    itself = "itself" if len(outputs) == 1 else "themselves"
+    return f"{', '.join(parts)}: an error as large as {itself} would not be seen; {cure}"
 
 
 def travel(module: Module, passes: Pipeline, target: Target) -> Road:
