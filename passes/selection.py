@@ -121,8 +121,18 @@ def _cost_of(
 
 
 def _exchange(things: Sequence[Thing], cost: StepCost, options: list[int]) -> None:
-    """Change one option, or two of things that meet, while something is gained."""
+    """Change one option, or two of things that meet, while something is gained. Most of what is
+    alive at a step stays as it was, so steps are asked for their costs again and again."""
     looks, alive = EXCHANGES, _alive(things)
+    known: dict[tuple[int, tuple[int, ...]], float] = {}
+
+    def spent_at(step: int) -> float:
+        at = step, tuple([options[i] for i in alive[step]])
+        found = known.get(at)
+        if found is None:
+            found = known[at] = cost(step, dict(zip(alive[step], at[1], strict=True)))
+        return found
+
     changed = True
     while changed and looks > 0:
         changed = False
@@ -133,10 +143,10 @@ def _exchange(things: Sequence[Thing], cost: StepCost, options: list[int]) -> No
                 if looks <= 0:
                     return
                 steps = sorted({s for k in who for s in _life(things[k])})
-                best, kept = _cost_of(alive, cost, options, steps), [options[k] for k in who]
+                best, kept = sum(map(spent_at, steps)), [options[k] for k in who]
                 for tried in product(*(range(things[k].options) for k in who)):
                     _put(options, who, tried)
-                    spent = _cost_of(alive, cost, options, steps)
+                    spent = sum(map(spent_at, steps))
                     if spent < best:
                         best, kept, changed = spent, [*tried], True
                 _put(options, who, kept)
