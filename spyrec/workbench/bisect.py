@@ -181,10 +181,12 @@ class Bisection:
 
     def smallest(self, module: Module, found: Finding, most: int = MOST_TRIES) -> Module:
         """The smallest module found with which the same pass goes wrong in the same way, from
-        ``module`` as it was imported. Its inputs are random."""
+        ``module`` as it was imported. Its inputs are random, and it can be run with them if
+        ``module`` can."""
+        runs = self._runs(module)
 
         def shows(candidate: Module) -> bool:
-            return self._again(candidate, found)
+            return self._again(candidate, found) and (not runs or self._runs(candidate))
 
         if not shows(module):
             raise SpyrecError(
@@ -194,6 +196,14 @@ class Bisection:
                 "or does not do the same each time; so no smaller one is looked for"
             )
         return Reduction(shows, self.progress, most).run(module)
+
+    def _runs(self, module: Module) -> bool:
+        """Whether a model as it was imported can be interpreted with random inputs."""
+        try:
+            interpreted(module, random_inputs(module, self.seed))
+        except SpyrecError:
+            return False
+        return True
 
     def _again(self, candidate: Module, found: Finding) -> bool:
         """Whether that pass goes wrong with the candidate in that way, and none before it."""
