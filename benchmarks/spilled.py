@@ -12,6 +12,7 @@ from spyrec.ir.core import Module, Op
 from spyrec.ir.parser import parse_module
 from spyrec.passes.fuse import Fuse
 from spyrec.passes.manager import Pass, Target, run_pipeline
+from spyrec.passes.merge_programs import MergePrograms
 from spyrec.passes.pipeline import PIPELINE
 from spyrec.passes.share_launches import ShareLaunches
 from spyrec.passes.tiling import Tiling
@@ -64,7 +65,8 @@ def compile_spilled(shape: Shape, parts: Parts, steps: int, device: DeviceSpec) 
     fused = run_pipeline(parse_module(_text(shape, parts[2], steps)), PIPELINE[at : at + 1], target)
     rest: list[Pass] = [
         replace(step, share=LONE_SHARE) if isinstance(step, Tiling) else step
-        for step in PIPELINE[at + 1 :] if not isinstance(step, ShareLaunches)  # as it was measured
+        for step in PIPELINE[at + 1 :]
+        if not isinstance(step, MergePrograms | ShareLaunches)  # as it was measured
     ]
     plan = _plan(fused, shape, parts, steps)
     return compile_module(fused, target, pipeline=rest, plan=plan)

@@ -14,7 +14,7 @@ from .printer import module_line
 
 WORDS: Mapping[str, type] = MappingProxyType({
     "stage": str, "device": str, "numerics": str, "cores": int, "laid_out": bool,
-    "one_image": bool, "shared_launches": bool,
+    "one_image": bool, "merged_programs": bool, "shared_launches": bool,
 })  # fmt: skip
 """Attributes that are one word, number or truth value."""
 

@@ -32,6 +32,7 @@ from .limits import Limits
 from .lower_tiles import LowerTiles
 from .manager import Pass, Pipeline, Registry
 from .merge_moves import MergeMoves
+from .merge_programs import MergePrograms
 from .pull_scales import PullScales
 from .range_scale import RangeScale
 from .registry import PASSES, with_plugins
@@ -69,7 +70,8 @@ PIPELINE: Pipeline = (
     LowerTiles(),  # loops and loads become explicit
     Scratchpad(),  # every buffer is known now
     HbmPlan(),  # as is what lives in card memory
-    ShareLaunches(),  # the plan is final
+    MergePrograms(),  # the plan is final
+    ShareLaunches(),
 )
 
 BASELINE: Pipeline = (
@@ -108,7 +110,7 @@ PLANNERS: Mapping[str, Pipeline] = MappingProxyType({"joint": PIPELINE, "baselin
 
 DEVICE_PASSES: tuple[type[Pass], ...] = (
     MergeMoves, Fuse, StickLayout, FoldGroups, Improve, CoreAllocation, RingRelayout, Tiling,
-    LowerTiles, Scratchpad, HbmPlan, ShareLaunches,
+    LowerTiles, Scratchpad, HbmPlan, MergePrograms, ShareLaunches,
 )  # fmt: skip
 
 BASELINE_PASSES: tuple[type[Pass], ...] = (
@@ -122,7 +124,7 @@ def registry() -> Registry:
 
 
 PLANNING: tuple[str, ...] = tuple(
-    str(p.name) for p in DEVICE_PASSES if p not in (MergeMoves, FoldGroups, Improve)
+    str(p.name) for p in DEVICE_PASSES if p not in (MergeMoves, FoldGroups, Improve, MergePrograms)
 )
 """Each of these builds on what those before it decided."""
 STANDS_FOR: Mapping[str, str] = MappingProxyType({BaselineKernels.name: Fuse.name})

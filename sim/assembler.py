@@ -232,7 +232,7 @@ def _note(number: int, node: Node) -> Note:
 
 def _program(number: int, node: Node) -> MicroProgram:
     index = tokens_of(node)[0]
-    inputs, constants, steps = trees_of(node)
+    inputs, scalars, constants, steps = trees_of(node)
     if integer(index) != number:
         raise AsmError(f"program {index} stands in the place of program {number}", line_of(node))
     names: dict[str, int] = {}
@@ -243,6 +243,8 @@ def _program(number: int, node: Node) -> MicroProgram:
         token, value = tokens_of(constant)
         _define(names, token, f"c{len(values)}")
         values.append(floating(value))
+    for i, token in enumerate(tokens_of(scalars)):
+        _define(names, token, f"k{i}")
     ops: list[MicroOp] = []
     for step in trees_of(steps):
         token, op, *args = tokens_of(step)
@@ -251,7 +253,7 @@ def _program(number: int, node: Node) -> MicroProgram:
             raise AsmError(f"{token} reads {unknown[0]}, which is not defined yet", line_of(step))
         _define(names, token, f"s{len(ops)}")
         ops.append(MicroOp(str(op), tuple(names[arg] for arg in args)))
-    return MicroProgram(len(tokens_of(inputs)), tuple(values), tuple(ops))
+    return MicroProgram(len(tokens_of(inputs)), tuple(values), tuple(ops), len(tokens_of(scalars)))
 
 
 def _define(names: dict[str, int], token: Token, expected: str) -> None:

@@ -43,7 +43,7 @@ def touches(instr: Instr, moment: Moment) -> Iterator[Touch]:
     """Everything one execution reads and then writes; a destination that is added to is both."""
     counts = counts_of(instr, moment)
     match instr.op:
-        case "sync" | "recv":
+        case "sync" | "recv" | "prog":
             return
         case "mm":
             yield from _mm(instr, counts, moment)

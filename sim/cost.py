@@ -231,6 +231,7 @@ def _group_bytes(operand: Operand) -> int:
 _COSTS: dict[str, Callable[[Instr, Kernel, DeviceSpec, Counts], Cost]] = {
     "sync": _sync,
     "recv": _sync,
+    "prog": _sync,
     "load": _load,
     "gather": _gather,
     "store": _store,

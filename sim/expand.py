@@ -4,6 +4,7 @@ looking at an instruction again. Cores whose steps are equal share one list.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -88,8 +89,9 @@ def expand(kernel: Kernel, device: DeviceSpec) -> KernelPlan:
         far = scattered(loads)
         costs = [cost_of(s.instr, kernel, device, trip_numbers(s.loops), far) for s in sites]
         active = [_executing(s.instr, kernel) for s in sites]
-        late = _switches(sites, order) * device.sfp.switch_cycles
-        units[u] = _unit_plan(kernel, tuple(sites), order, costs, active, late)
+        units[u] = _unit_plan(
+            kernel, tuple(sites), order, costs, active, device.sfp.switch_cycles
+        )
         for site, cost, cores in zip(sites, costs, active, strict=True):
             moved[unit] += _total(cost.work, site, cores)
             macs += _total(cost.macs, site, cores)
@@ -113,22 +115,31 @@ def _flatten(
     return np.concatenate(parts)
 
 
-def _switches(sites: list[Site], order: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Steps at which the vector unit takes up another micro-program than it ran last. What only
-    finishes lanes that were folded belongs to the program that folded them."""
-    runs = [taken_up(site.instr) for site in sites]
-    numbers = {program: i for i, program in enumerate(dict.fromkeys(p for p in runs if p))}
-    taken = np.array([numbers[p] if p else -1 for p in runs], np.int64)[order]
-    at = np.flatnonzero(taken >= 0)
-    switched = np.zeros(len(order), np.bool_)
-    switched[at[1:]] = taken[at[1:]] != taken[at[:-1]]
+def _switches(
+    sites: Sequence[Site], order: NDArray[np.int64], works: NDArray[np.bool_],
+    runs: NDArray[np.bool_],
+) -> NDArray[np.bool_]:
+    """[steps, cores]: where the vector unit takes up another micro-program than it ran last. What
+    only finishes lanes that were folded belongs to the program that folded them; a ``vec`` with
+    nothing to do takes up none."""
+    wanted = [taken_up(site.instr) for site in sites]
+    numbers = {program: i for i, program in enumerate(dict.fromkeys(p for p in wanted if p))}
+    switched = np.zeros(works.shape, np.bool_)
+    if len(numbers) < 2:
+        return switched
+    taken = np.array([numbers[p] if p else -1 for p in wanted], np.int64)[order]
+    ahead = np.array([site.instr.op == "prog" for site in sites])[order]
+    takes = (works | ahead[:, None]) & runs & (taken >= 0)[:, None]
+    for core in range(works.shape[1]):
+        at = np.flatnonzero(takes[:, core])
+        switched[at[1:], core] = taken[at[1:]] != taken[at[:-1]]
     return switched
 
 
 def taken_up(instr: Instr) -> tuple[int, int] | None:
     """The number of the micro-program that the vector unit must have taken up for an instruction,
     and its kind of reduction; None where any will do."""
-    if instr.op != "vec" or _finishes(instr):
+    if instr.op not in ("vec", "prog") or (instr.op == "vec" and _finishes(instr)):
         return None
     program, reduce = (
         int(per_core(instr.imm.get(name, 0), 1)[0, 0]) for name in ("program", "reduce")
@@ -157,9 +168,8 @@ def _executing(instr: Instr, kernel: Kernel) -> NDArray[np.bool_]:
 
 def _unit_plan(
     kernel: Kernel, sites: tuple[Site, ...], order: NDArray[np.int64], costs: list[Cost],
-    active: list[NDArray[np.bool_]], late: NDArray[np.int64],
+    active: list[NDArray[np.bool_]], switch_cycles: int,
 ) -> UnitPlan:
-    """``late``: cycles that each step of the stream takes beside its cost."""
     cores = kernel.cores
     by_site = np.argsort(order, kind="stable")
     bounds = np.concatenate(([0], np.cumsum(np.bincount(order, minlength=len(sites)))))
@@ -177,7 +187,7 @@ def _unit_plan(
         held[where] = cost.held
         takers[where] = cost.takers
         runs[where] = active[number]
-    work += late[:, None] * (work > 0)
+    work += switch_cycles * _switches(sites, order, work > 0, runs)
     costs_of = np.stack((work, extra, held, takers))
     waits = [_waits(site.instr.waits) for site in sites]
     alike = [_signals(site.instr.signals, 0, cores) if _uniform(site.instr.signals) else None

@@ -48,7 +48,7 @@ class Functional:
         plan = queue.launch.plan
         site, execution = plan.units[queue.unit].at(core, number)
         instr = site.instr
-        if instr.op in ("sync", "recv"):
+        if instr.op in ("sync", "recv", "prog"):
             return
         moment = Moment(core, site.trip(execution))
         try:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from .extent import core_value
 from .formats import encode
 from .half_sticks import read_vector, write_vector
-from .isa import LANES, Instr, Kernel, Operand
+from .isa import LANES, SCALARS, Instr, Kernel, Operand
 from .memory import POISON, Image, Memory
 from .micro import evaluate
 from .view import (
@@ -50,7 +50,9 @@ def vec(instr: Instr, kernel: Kernel, memory: Memory, moment: Moment) -> None:
         return
     pattern = core_value(instr.imm.get("fill", 0), moment.core) & 0xFFFFFFFF
     sources = [_source(s, memory, counts, moment, pattern) for s in instr.operands[1:]]
-    value = evaluate(kernel.programs[immediate(instr, "program")], sources)
+    program = kernel.programs[immediate(instr, "program")]
+    scalars = [_scalar(instr, name, moment.core) for name in SCALARS[: program.n_scalars]]
+    value = evaluate(program, sources, scalars)
     target = instr.operands[0]
     image = image_of(target, memory, moment.core)
     fold = FOLDS.get(immediate(instr, "reduce"))
@@ -76,6 +78,12 @@ def vec(instr: Instr, kernel: Kernel, memory: Memory, moment: Moment) -> None:
         _write_first_lane(image, where, result, target.dtype, memory.poison)
     else:
         write_vector(image, where, result, target.dtype)
+
+
+def _scalar(instr: Instr, name: str, core: int) -> float:
+    """A scalar of the micro-program, which the instruction gives as a bit pattern."""
+    pattern = core_value(instr.imm.get(name, 0), core) & 0xFFFFFFFF
+    return float(np.array(pattern, np.uint32).view(np.float32))
 
 
 def starts_anew(instr: Instr, moment: Moment) -> bool:

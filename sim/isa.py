@@ -22,6 +22,7 @@ UNITS = ("ml", "ms", "rs", "rr", "pt", "sfp")
 MAX_DIMS = 6  # iteration dimensions of one instruction
 MAX_LOOPS = 6  # nesting depth of counted loops
 MAX_OPERANDS = 8
+SCALARS = ("k0", "k1", "k2", "k3")  # immediates of a vec that its micro-program reads
 GO = 0  # token 0 of every launch: the launches it depends on have finished; a level, never consumed
 Joint = Literal["", "meet"]
 JOINTS: tuple[Joint, ...] = get_args(Joint)
@@ -116,7 +117,7 @@ class Operand:
 @dataclass(frozen=True)
 class MicroOp:
     """One step of a vector micro-program in SSA: ``args`` index inputs, then constants, then
-    earlier steps."""
+    scalars, then earlier steps."""
 
     op: str
     args: tuple[int, ...]
@@ -124,13 +125,14 @@ class MicroOp:
 
 @dataclass(frozen=True)
 class MicroProgram:
-    """What the vector unit computes per lane: ``n_inputs`` source operands, constants, steps; the
-    last step (or, with no steps, input 0) is the result. Registers are fp32, or int32 for i32
-    operands."""
+    """What the vector unit computes per lane: ``n_inputs`` source operands, constants,
+    ``n_scalars`` that each instruction gives, steps; the last step (or, with no steps, input 0) is
+    the result. Registers are fp32, or int32 for i32 operands."""
 
     n_inputs: int
     constants: tuple[float, ...] = ()
     steps: tuple[MicroOp, ...] = ()
+    n_scalars: int = 0
 
 
 @dataclass(frozen=True)
@@ -313,14 +315,17 @@ OPCODES: dict[str, OpcodeDef] = {
     "vec": OpcodeDef(
         8, ("sfp",), ("dst", "src*"),
         {"program": 0, "reduce": 0, "axes": 0, "lanes": 0, "lane_dim": -1, "lane_valid": 0,
-         "fill": 0, "acc_levels": 0, "init": 1},
+         "fill": 0, "acc_levels": 0, "init": 1, **dict.fromkeys(SCALARS, 0)},
         None,
-        "dst = program(src...) for every lane of every iteration point. reduce (0 none, 1 sum, 2 "
-        "max, 3 min, 4 prod) folds over the dimensions in the bit set axes and, with lanes=1, over "
-        "the 64 lanes (result in lane 0, other lanes undefined). lane_valid: elements that exist "
-        "along dimension lane_dim (64 a step), counted through the loops of that dimension's limit "
-        "as k_valid of mm is; lanes beyond are left out of a lane reduction; 0: all exist. fill: "
-        "float32 bit pattern a guarded-out source reads as. With init=0 or a non-zero trip in "
+        "dst = program(src..., k0...) for every lane of every iteration point. reduce (0 none, "
+        "1 sum, 2 max, 3 min, 4 prod) folds over the dimensions in the bit set axes and, with "
+        "lanes=1, over the 64 lanes (result in lane 0, other lanes undefined). lane_valid: "
+        "elements that exist along dimension lane_dim (64 a step), counted through the loops of "
+        "that dimension's limit as k_valid of mm is; lanes beyond are left out of a lane "
+        "reduction; 0: all exist. fill: "
+        "float32 bit pattern a guarded-out source reads as. k0 to k3: float32 bit patterns of "
+        "the program's scalars; inputs that no source is given for are 0. With init=0 or a "
+        "non-zero trip in "
         "acc_levels a reduction is folded into what dst holds. Operands of 8 bits count half "
         "sticks, whose lanes are interleaved in groups of eight",
     ),
@@ -334,6 +339,11 @@ OPCODES: dict[str, OpcodeDef] = {
         10, ("sfp",), ("dst",), {"bits": 16, "value": 0}, None,
         "write the bit pattern `value` to elements of the scratchpad; dimensions, base and strides "
         "count elements",
+    ),
+    "prog": OpcodeDef(
+        12, ("sfp",), (), {"program": 0, "reduce": 0}, (),
+        "take up a micro-program and kind of reduction ahead of the vec that runs them; touches no "
+        "data, and takes no time when the unit ran them last",
     ),
     "psum": OpcodeDef(
         11, ("rs",), ("dst", "src"), {"cores": 0}, None,

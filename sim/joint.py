@@ -70,12 +70,13 @@ def switched(plan: KernelPlan, cycles: int) -> KernelPlan:
     unit = plan.units[VECTOR]
     first = [taken_up(site.instr) is not None for site in unit.sites]
     at = next(i for i, site in enumerate(unit.order.tolist()) if first[site])
+    ahead = unit.sites[unit.order[at]].instr.op == "prog"
     known: dict[int, list[Step]] = {}
     steps: list[list[Step]] = []
     for mine, kept in zip(unit.steps, unit.kept, strict=True):
         place = at if kept is None else int(kept.searchsorted(at))
         runs = place < len(mine) and (kept is None or kept[place] == at)
-        if not runs or not mine[place][2]:
+        if not runs or not (mine[place][2] or ahead):
             steps.append(mine)
             continue
         if id(mine) not in known:

@@ -52,6 +52,8 @@ def _problems(instr: Instr, device: DeviceSpec) -> Iterator[str]:
             yield from _factors(instr, device)
         case "vec":
             yield from _reduction(instr)
+        case "prog" if max(_each(instr.imm.get("reduce", 0))) not in range(5):
+            yield f"reduce is {instr.imm['reduce']}; 0 to 4 exist"
         case "psum" if any(operand.guards for operand in instr.operands):
             yield "its operands have guards; partial sums have no border"
         case "psum" if any(operand.dtype != "f32" for operand in instr.operands):

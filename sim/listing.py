@@ -19,6 +19,7 @@ from .claim_file import pack_claims
 from .isa import (
     GO,
     OPCODES,
+    SCALARS,
     UNITS,
     Bucket,
     Buffer,
@@ -41,7 +42,7 @@ from .isa import (
 __all__ = ["assemble", "disassemble", "kernel_listing"]
 
 SETS = ("cores", "far", "axes", "acc_levels")  # immediates that are bit sets
-HEXES = ("fill", "value")  # immediates that are bit patterns
+HEXES = ("fill", "value", *SCALARS)  # immediates that are bit patterns
 _BARE = re.compile(r"[A-Za-z0-9_./:-]+")
 _BASE64_BYTES = 66  # of compressed data on one line
 
@@ -172,7 +173,8 @@ def _kernel(kernel: Kernel) -> Iterator[str]:
 def _micro_program(program: MicroProgram) -> str:
     inputs, constants = program.n_inputs, len(program.constants)
     names = [f"x{i}" for i in range(inputs)] + [f"c{i}" for i in range(constants)]
-    names += [f"s{i}" for i in range(len(program.steps))]
+    scalars = SCALARS[: program.n_scalars]
+    names += [*scalars, *(f"s{i}" for i in range(len(program.steps)))]
     given = ", ".join(f"c{i} = {_float(c)}" for i, c in enumerate(program.constants))
     steps = "; ".join(
         " ".join([f"s{i} = {step.op}", *(names[arg] for arg in step.args)])
@@ -180,7 +182,8 @@ def _micro_program(program: MicroProgram) -> str:
     )
     const = f" const {given}" if given else ""
     body = f"{{ {steps} }}" if steps else "{ }"
-    return f"({', '.join(names[:inputs])}){const} {body}"
+    taken = f"; {', '.join(scalars)}" if scalars else ""
+    return f"({', '.join(names[:inputs])}{taken}){const} {body}"
 
 
 def _stream(stream: Stream, indent: str) -> Iterator[str]:

@@ -18,10 +18,15 @@ Array = NDArray[Any]
 INT_MIN, INT_MAX = -(2**31), 2**31 - 1
 
 
-def evaluate(program: MicroProgram, inputs: Sequence[Array]) -> Array:
-    """The program's result for every lane; inputs broadcast against each other."""
+def evaluate(
+    program: MicroProgram, inputs: Sequence[Array], scalars: Sequence[float] = ()
+) -> Array:
+    """The program's result for every lane; inputs broadcast against each other, the last may be
+    left out."""
     registers: list[Array] = list(inputs)
-    registers += [np.asarray(value, np.float32) for value in program.constants]
+    absent = (0.0,) * (program.n_inputs - len(inputs))
+    given = (*absent, *program.constants, *scalars)
+    registers += [np.asarray(value, np.float32) for value in given]
     constant = range(len(inputs), len(registers))
     with np.errstate(all="ignore"):
         for step in program.steps:

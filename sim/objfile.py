@@ -52,7 +52,7 @@ from .isa import (
 from .records import Pack, Unpack
 from .wellformed import KINDS, Limits, check_program, limits_of
 
-VERSION = 4
+VERSION = 5
 PAGE = 4096
 OWNER = b"spyrec\0"
 NOTE_VERSION, NOTE_DEVICE, NOTE_META = 1, 2, 3  # what readelf calls version, architecture, unknown
@@ -321,10 +321,10 @@ def _read_kernels(
 
 
 def _micro_programs(programs: Sequence[MicroProgram]) -> bytes:
-    """For each: inputs, constants, steps; a step is op, arguments, three argument places."""
+    """For each: inputs, constants, scalars, steps; a step: op, arguments, three places of these."""
     out = Pack()
     for program in programs:
-        out.u32(program.n_inputs, len(program.constants), len(program.steps))
+        out.u32(program.n_inputs, len(program.constants), program.n_scalars, len(program.steps))
         for constant in program.constants:
             out.f64(constant)
         for step in program.steps:
@@ -334,7 +334,7 @@ def _micro_programs(programs: Sequence[MicroProgram]) -> bytes:
 
 
 def _read_micro_program(source: Unpack) -> MicroProgram:
-    n_inputs, n_constants, n_steps = source.u32(), source.u32(), source.u32()
+    n_inputs, n_constants, n_scalars, n_steps = (source.u32() for _ in range(4))
     constants = tuple(source.f64() for _ in range(n_constants))
     steps: list[MicroOp] = []
     for _ in range(n_steps):
@@ -342,7 +342,7 @@ def _read_micro_program(source: Unpack) -> MicroProgram:
         if op >= len(_MICRO_NAMES) or n_args > 3 or any(args[n_args:]):
             raise source.error(f"no micro-op has the number {op} and {n_args} arguments")
         steps.append(MicroOp(_MICRO_NAMES[op], tuple(args[:n_args])))
-    return MicroProgram(n_inputs, constants, tuple(steps))
+    return MicroProgram(n_inputs, constants, tuple(steps), n_scalars)
 
 
 def _provenance(notes: Sequence[Note]) -> bytes:

@@ -19,6 +19,7 @@ from .isa import (
     MAX_OPERANDS,
     MICRO_OPS,
     OPCODES,
+    SCALARS,
     STICK,
     UNITS,
     Buffer,
@@ -165,7 +166,8 @@ def _check_texts(kernel: Kernel) -> None:
 
 def _check_micro(place: _Place, number: int, micro: MicroProgram) -> None:
     _range(place, f"program p{number}: n_inputs", micro.n_inputs, (0, MAX_OPERANDS - 1))
-    known = micro.n_inputs + len(micro.constants)
+    _range(place, f"program p{number}: n_scalars", micro.n_scalars, (0, len(SCALARS)))
+    known = micro.n_inputs + len(micro.constants) + micro.n_scalars
     for constant in micro.constants:
         if abs(constant) > MAX_CONSTANT and abs(constant) != math.inf:
             raise place.error(f"program p{number}: constant {constant} is not one of 64-bit floats")
@@ -322,16 +324,16 @@ def _check_imms(place: _Place, known: Mapping[str, int]) -> None:
         _check_far(place, instr.imm)
     if instr.op == "psum":
         _check_neighbours(place, instr.imm.get("cores", known["cores"]))
-    if instr.op != "vec":
+    if instr.op not in ("vec", "prog"):
         return
     programs = place.kernel.programs
     chosen = instr.imm.get("program", known["program"])
     for number in sorted(set(chosen if isinstance(chosen, tuple) else (chosen,))):
         if not 0 <= number < len(programs):
             raise place.error(f"program {number} is not one of the kernel's {len(programs)}")
-        if programs[number].n_inputs != len(instr.operands) - 1:
+        if instr.op == "vec" and programs[number].n_inputs < len(instr.operands) - 1:
             raise place.error(
-                f"program {number} takes {programs[number].n_inputs} inputs, "
+                f"program {number} takes {programs[number].n_inputs} inputs at most, "
                 f"the instruction has {len(instr.operands) - 1} sources"
             )
 

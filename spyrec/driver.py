@@ -27,6 +27,7 @@ from spyrec.passes.manager import (
     no_hook,
     run_pipeline,
 )
+from spyrec.passes.merge_programs import MERGED
 from spyrec.passes.pin import pinned_pipeline
 from spyrec.passes.pipeline import PLANNERS, check_order, registry
 from spyrec.passes.pipeline_text import parse_pipeline
@@ -36,7 +37,7 @@ from spyrec.passes.residency import RingRelayout
 from spyrec.passes.share_launches import SHARED
 from spyrec.passes.trial import STEPS_A_SECOND
 from spyrec.settle import Trials
-from spyrec.share import share_launches
+from spyrec.share import finished_code
 from spyrec.sim.isa import Program
 
 JOINT = "joint"
@@ -86,8 +87,8 @@ def compile_module(
             "its result with --emit ir"
         )
     program = emit_program(final, target, built=built)
-    if final.attrs.get(SHARED):
-        program = share_launches(program, target.device)
+    joins, merges = (bool(final.attrs.get(name)) for name in (SHARED, MERGED))
+    program = finished_code(program, target.device, joins=joins, merges=merges)
     if progress is not None:
         progress("codegen", 1, 1)
     return Compiled(program, final, full_plan(final, target.device.lx.usable_bytes))

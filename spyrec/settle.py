@@ -7,12 +7,15 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 from spyrec.backend.joints import Joints
+from spyrec.backend.merge_programs import with_merged_programs, with_programs_ahead
 from spyrec.backend.program import emit_program
 from spyrec.backend.shared import Built
+from spyrec.backend.switching import whole_costs
 from spyrec.ir.core import Module, Op
 from spyrec.ir.errors import CapacityError, PassError
 from spyrec.memo import Memo
 from spyrec.passes.manager import ChangedInput, Target
+from spyrec.passes.merge_programs import MERGED
 from spyrec.passes.share_launches import SHARED
 from spyrec.passes.trial import BUILD_STEPS, KernelTrial, Trial, decided
 from spyrec.sim.isa import Program
@@ -27,8 +30,8 @@ class Trials:
     """``finish``: the passes that are left. ``built``: kernels that trials have built, which the
     program itself need not build again. ``memo``: trials of earlier compilations.
 
-    Where kernels may share launches they do so by price in a trial: other ways are only tried when
-    the plan is final."""
+    Where kernels may share launches, and vector programs be merged, prices decide in a trial: other
+    ways are only tried when the plan is final."""
 
     finish: Finish
     target: Target
@@ -54,10 +57,14 @@ class Trials:
             raise
         except (CapacityError, PassError):  # a pin that only the whole module can obey, too
             return None
+        device = self.target.device
+        if final.attrs.get(MERGED):
+            merged = with_merged_programs(program, device, whole_costs(program, device.sfp))
+            program = with_programs_ahead(merged)
         if final.attrs.get(SHARED):
-            joints = Joints(program, self.target.device)
+            joints = Joints(program, device)
             program = joints.cheapest(joints.priced())
-        ran = run(program, self.target.device, timing_only=True)
+        ran = run(program, device, timing_only=True)
         ops = [op for op in final.body.ops if op.name == "kernel"]
         kernels = tuple(
             self._kernel(op, program, stats) for op, stats in zip(ops, ran.launches, strict=True)

@@ -27,6 +27,7 @@ from spyrec.passes.fold_groups import FoldGroups
 from spyrec.passes.fuse import Fuse
 from spyrec.passes.improve import Improve
 from spyrec.passes.manager import Pass, Pipeline, Target, run_pipeline
+from spyrec.passes.merge_programs import MergePrograms
 from spyrec.passes.pipeline import PIPELINE
 from spyrec.passes.range_scale import RangeScale
 from spyrec.passes.share_launches import ShareLaunches
@@ -221,7 +222,7 @@ def _passes(case: Case) -> Pipeline:
     out: list[Pass] = []
     for step in PIPELINE:
         match step:
-            case RangeScale() | Improve() | FoldGroups() | ShareLaunches():
+            case RangeScale() | Improve() | FoldGroups() | MergePrograms() | ShareLaunches():
                 continue
             case Fuse() if case.between:
                 out.append(replace(step, join=False))

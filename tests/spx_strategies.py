@@ -113,7 +113,7 @@ def operands(
 def instrs(draw: st.DrawFn, unit: str, kernel: Kernel, depth: int) -> Instr:
     able = [op for op, rule in OPCODES.items() if unit in rule.unit]
     if not kernel.programs and "vec" in able:
-        able.remove("vec")
+        able = [op for op in able if op not in ("vec", "prog")]
     op = draw(st.sampled_from(able))
     rule, cores = OPCODES[op], kernel.cores
     least = 1 if op == "gather" else 0
@@ -131,9 +131,11 @@ def instrs(draw: st.DrawFn, unit: str, kernel: Kernel, depth: int) -> Instr:
         if "far" in rule.imms and draw(st.booleans()):  # some of those it goes to
             imm["far"] = imm["cores"]
     spaces = list(SPACES.get(op, ()))
-    if op == "vec":
+    if op in ("vec", "prog"):
         imm["program"] = draw(st.integers(0, len(kernel.programs) - 1))
-        spaces = spaces[:1] + spaces[1:] * kernel.programs[imm["program"]].n_inputs
+    if op == "vec":
+        given = draw(st.integers(0, kernel.programs[imm["program"]].n_inputs))
+        spaces = spaces[:1] + spaces[1:] * given
     tokens = st.integers(0, 9) | st.integers(0, 0xFFFF)
     times = st.integers(1, 3) | st.integers(1, 0x7FFF)
     return Instr(
@@ -174,9 +176,10 @@ def streams(draw: st.DrawFn, unit: str, kernel: Kernel, depth: int = 0) -> Strea
 def micro_programs(draw: st.DrawFn) -> MicroProgram:
     n_inputs = draw(st.integers(0, 3))
     constants = tuple(draw(st.lists(st.floats(allow_nan=False) | st.integers(-3, 3), max_size=2)))
+    n_scalars = draw(st.integers(0, 2))
     steps: list[MicroOp] = []
     for _ in range(draw(st.integers(0, 3))):
-        known = n_inputs + len(constants) + len(steps)
+        known = n_inputs + len(constants) + n_scalars + len(steps)
         if known:
             op = draw(st.sampled_from(list(MICRO_OPS)))
             args = st.lists(
@@ -184,8 +187,8 @@ def micro_programs(draw: st.DrawFn) -> MicroProgram:
             )
             steps.append(MicroOp(op, tuple(draw(args))))
     if not steps and not n_inputs:
-        return MicroProgram(1, constants)
-    return MicroProgram(n_inputs, constants, tuple(steps))
+        return MicroProgram(1, constants, (), n_scalars)
+    return MicroProgram(n_inputs, constants, tuple(steps), n_scalars)
 
 
 @st.composite

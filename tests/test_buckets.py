@@ -288,7 +288,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert run_cli("compile", source, "-o", spx, "--buckets", "seq=64,128") == 0
     said = capsys.readouterr().out
     assert said == (
-        f"{spx}: 45 kernels, 4 launches; buckets seq=64 seq=128: weights 2.0 MiB shared, "
+        f"{spx}: 46 kernels, 2 launches; buckets seq=64 seq=128: weights 2.0 MiB shared, "
         "96.0 KiB apart\n"
     )
     np.savez(tmp_path / "in.npz", **text(50))

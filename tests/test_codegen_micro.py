@@ -133,7 +133,9 @@ def test_equal_constants_are_kept_once_and_zeros_apart() -> None:
     scalars = {b.value(f"s{i}", tensor((), F32)): v for i, v in enumerate((0.5, 0.5, 0.0, -0.0))}
     micro = Micro([], scalars)
     total = add(micro, b, "add", *list(scalars)[:2])
-    assert micro.finish(total, F32) == MicroProgram(0, (0.5, 0.0, -0.0), (MicroOp("add", (0, 0)),))
+    assert micro.finish(total, F32) == MicroProgram(
+        0, (0.5, 0.0), (MicroOp("neg", (1,)), MicroOp("add", (0, 0)))
+    )
 
 
 def test_every_step_exists() -> None:

@@ -18,6 +18,7 @@ from spyrec.sim.isa import (
     Kernel,
     Limit,
     Loop,
+    MicroOp,
     MicroProgram,
     Note,
     Operand,
@@ -158,11 +159,13 @@ def test_loops_are_bounded_by_the_device() -> None:
 
 def test_a_vector_instruction_agrees_with_its_program() -> None:
     instr = Instr("vec", (2,), operands=(Operand("lx", 0, (1,)), Operand("lx", 0, (1,))))
-    kernel = replace(one(instr, "sfp"), programs=(MicroProgram(2),))
+    constant = MicroProgram(0, (1.0,), (MicroOp("copy", (0,)),))
+    kernel = replace(one(instr, "sfp"), programs=(constant,))
     with pytest.raises(
-        ObjectError, match="program 0 takes 2 inputs, the instruction has 1 sources"
+        ObjectError, match="program 0 takes 0 inputs at most, the instruction has 1 sources"
     ):
         encode_kernel(kernel, LIMITS)
+    encode_kernel(replace(kernel, programs=(MicroProgram(2),)), LIMITS)  # the second one is 0
     with pytest.raises(ObjectError, match="program 0 is not one of the kernel's 0"):
         encode_kernel(one(instr, "sfp"), LIMITS)
 

@@ -25,7 +25,7 @@ from spyrec.ir.core import Module
 from spyrec.passes.manager import Target
 from spyrec.passes.pipeline import PIPELINE
 from spyrec.report import kernel_rows, run_totals
-from spyrec.share import share_launches
+from spyrec.share import finished_code
 from spyrec.sim.assembler import assemble
 from spyrec.sim.check import find_hazards
 from spyrec.sim.device import DeviceSpec, load_device
@@ -45,8 +45,13 @@ WIDE = load_device()
 LIMITS = Limits(SMALL.cores.count, SMALL.launch.loop_max, SMALL.hbm.bytes)
 ROOMY = replace(SMALL, lx=replace(SMALL.lx, bytes=1 << 17, reserved_bytes=1 << 16))
 SWITCHING = replace(ROOMY, sfp=replace(SMALL.sfp, switch_cycles=30))
-APART = tuple(p for p in PIPELINE if p.name != "share-launches")
+JOINED = tuple(p for p in PIPELINE if p.name != "merge-programs")
+APART = tuple(p for p in JOINED if p.name != "share-launches")
 MEET = 2 * (5 + 2 * 2)  # there and back: the start of a send, two of five stops at 2 cycles a hop
+
+
+def shared(p: Program, device: DeviceSpec) -> Program:
+    return finished_code(p, device, joins=True, merges=False)
 
 
 def joined(p: Program, *numbers: int) -> Program:
@@ -175,7 +180,7 @@ def test_a_launch_holds_what_the_program_region_holds() -> None:
     assert code_bytes(vector(0), SMALL) == words
     for room, launches in ((words * 7, 1), (words * 7 - 1, 2), (words * 3, 3), (words, 7), (1, 7)):
         device = replace(ROOMY, lx=replace(ROOMY.lx, reserved_bytes=room))
-        made = share_launches(p, device)
+        made = shared(p, device)
         assert sum(not launch.joint for launch in made.launches) == launches
         assert not [f for f in find_hazards(made, device) if f.kind == "capacity"]
     tight = replace(ROOMY, lx=replace(ROOMY.lx, reserved_bytes=words * 3))
@@ -196,7 +201,7 @@ def test_only_what_is_cheaper_is_joined() -> None:
             ROOMY, launch=replace(SMALL.launch, start_cycles=start),
             sfp=replace(SMALL.sfp, switch_cycles=switch),
         )
-        assert [launch.joint for launch in share_launches(p, device).launches] == kinds
+        assert [launch.joint for launch in shared(p, device).launches] == kinds
 
 
 def test_a_start_up_that_hides_weights_is_kept_where_that_is_shorter() -> None:
@@ -209,7 +214,7 @@ def test_a_start_up_that_hides_weights_is_kept_where_that_is_shorter() -> None:
                    programs=(MicroProgram(1, (7.0,)),))  # fmt: skip
     p = program(vector(0), late, vector(0), vector(0))
     assert Joints(p, SWITCHING).priced()[1] < SWITCHING.launch.start_cycles
-    made = share_launches(p, SWITCHING)
+    made = shared(p, SWITCHING)
     assert [launch.joint for launch in made.launches] == ["", "", "meet", "meet"]
     chained = Joints(p, SWITCHING).chained
     assert cycles(made, SWITCHING) < cycles(chained, SWITCHING) < cycles(p, SWITCHING)
@@ -223,7 +228,7 @@ def test_launches_that_wait_for_others_are_not_joined() -> None:
     p = program(*[vector(0)] * 4)
     launches = list(p.launches)
     launches[2] = replace(launches[2], after=(0,))
-    made = share_launches(replace(p, launches=tuple(launches)), ROOMY)
+    made = shared(replace(p, launches=tuple(launches)), ROOMY)
     assert [launch.joint for launch in made.launches] == ["", "meet", "", "meet"]
     wrong = replace(made, launches=(*made.launches[:2], replace(launches[2], joint="meet")))
     with pytest.raises(ObjectError, match=(
@@ -287,7 +292,7 @@ def outputs(p: Program, inputs: Mapping[str, Any]) -> dict[str, bytes]:
 def test_a_compiled_model_is_shorter_and_computes_the_same() -> None:
     m, target = some_layers(), Target(WIDE)
     apart = compile_module(m, target, pipeline=APART).program
-    made = compile_module(m, target).program
+    made = compile_module(m, target, pipeline=JOINED).program
     assert replace(made, launches=apart.launches) == apart  # no kernel and no buffer changed
     assert not any(launch.joint for launch in apart.launches)
     assert sum(bool(launch.joint) for launch in made.launches) > len(made.launches) // 2
@@ -295,7 +300,7 @@ def test_a_compiled_model_is_shorter_and_computes_the_same() -> None:
     assert find_hazards(made, WIDE) == ()
     inputs = random_inputs(m)
     assert outputs(made, inputs) == outputs(apart, inputs)
-    assert dump(compile_module(m, target).program) == dump(made)
+    assert dump(compile_module(m, target, pipeline=JOINED).program) == dump(made)
     baseline = compile_module(m, target, planner="baseline").program
     assert not any(launch.joint for launch in baseline.launches)
 
@@ -308,7 +313,7 @@ def test_a_compiled_model_is_shorter_and_computes_the_same() -> None:
 def test_random_graphs_compute_the_same_in_fewer_launches(m: Module, seed: int) -> None:
     target, inputs = Target(WIDE), inputs_for(m, seed)
     apart = compile_module(m, target, pipeline=APART).program
-    made = share_launches(apart, WIDE)
+    made = shared(apart, WIDE)
     assert cycles(made, WIDE) < cycles(apart, WIDE) or made is apart
     chained = Joints(apart, WIDE).chained  # not only what is chosen
     for p in (made, chained):

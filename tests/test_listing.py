@@ -246,7 +246,7 @@ MISTAKES = [
     (
         one("nop"),
         "line 4: no opcode is called 'nop'; known: sync, load, gather, store, send, recv, mm, vec, "
-        "shuf, fill, psum",
+        "shuf, fill, prog, psum",
     ),
     (
         one("recv"),

@@ -305,7 +305,7 @@ FORGERIES = [
     ),
     (
         (".note.spyrec", 20, "<I", 2),
-        "the object file has format 2; this version of spyrec reads 4, so compile the model again",
+        "the object file has format 2; this version of spyrec reads 5, so compile the model again",
     ),
     ((".note.spyrec", 4, "<I", 2**31), "the note at byte 0 runs past the end of its section"),
     (

@@ -374,7 +374,7 @@ def test_passes_tells_all_about_one(passes: Path, capsys: Capture) -> None:
     assert cli.run(["passes", "canonicalize", "fold"]) == 0
     out = capsys.readouterr().out
     assert "canonicalize: Removes ops" in out and "  option limit=" in out
-    assert "pass 1 and 9 of 28 of the usual pipeline with --planner joint" in out
+    assert "pass 1 and 9 of 29 of the usual pipeline with --planner joint" in out
     assert ">>> before = parse_module(" in out
     assert cli.run(["passes", "exp-for-softmax", "--load", str(passes)]) == 0
     assert "Wrong on purpose." in capsys.readouterr().out

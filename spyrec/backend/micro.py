@@ -4,6 +4,7 @@ to 2^24."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import copysign
 from typing import Literal
 
 import numpy as np
@@ -45,12 +46,12 @@ class Micro:
             self._value[v] = self._constant(number)
 
     def _constant(self, number: float) -> Ref:
-        bits = np.float32(number).tobytes()
-        for i, known in enumerate(self._pool):
-            if np.float32(known).tobytes() == bits:
-                return ("const", i)
-        self._pool.append(float(np.float32(number)))
-        return ("const", len(self._pool) - 1)
+        value = float(np.float32(number))
+        if value == 0.0 and copysign(1.0, value) < 0:  # programs that compare equal are one
+            return self._step("neg", self._constant(0.0))
+        if value not in self._pool:
+            self._pool.append(value)
+        return ("const", self._pool.index(value))
 
     def _step(self, name: str, *args: Ref) -> Ref:
         self._steps.append((name, args))
