@@ -17,7 +17,7 @@ NEIGHBOURS = 4
 """Producers, and readers, of a kernel that a window holds at most: the first of them."""
 SIBLINGS = 2
 """And of other readers of its operands, with which it may share copies on chip."""
-BEFORE, AFTER, LONGEST = 1, 3, 16
+BEFORE, AFTER, LONGEST = 3, 3, 16
 """Launches before and after a window, and launches in all, that confirm a move."""
 KEPT = ("stage", "laid_out", "numerics", "device")
 """Attributes of the module that a cut-out has too."""

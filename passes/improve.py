@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 from spyrec.ir.core import Attr, Module, Op, Value
 
 from .cut_out import Graph, Window
-from .improve_moves import Attrs, Move, moves
+from .improve_moves import LIKELY, Attrs, Move, moves, retiled
 from .manager import Target
 from .trial import STEPS_A_SECOND, Trial
 
@@ -28,6 +29,8 @@ ACCEPTED_MOST = 4
 """Moves of a class that are made: neighbours could else undo each other's without end."""
 FAILED_STEPS = 2_000
 """What a trial costs that does not fit the machine."""
+SURE = 0.75
+"""Of a kernel's floor: what no plan saves. Some bytes may come before it begins."""
 REVISIONS = 3
 """Runs of the whole module that may be spent on finding which moves do not pay there."""
 UNTOUCHED = ("pin_parts", "pin_order", "pin_tile", "pin_loops", "buffers", "overlap")
@@ -88,14 +91,16 @@ def fitting_steps(cycles: int) -> int:
 
 @dataclass
 class _Class:
-    """Kernels that are decided together; the first stands for all. ``lost``: cycles that all take
-    beyond their floors."""
+    """Kernels that are decided together; the first stands for all. ``stake``: cycles of all that
+    may be saved; ``pending``: moves that are left, the likeliest first, None when they are not
+    known yet; ``odds``: of the first of them."""
 
     members: list[Op]
-    lost: int
+    stake: float
     accepted: list[tuple[Move, int, int]] = field(default_factory=list)
     tried: int = 0
-    pending: Iterator[Move] | None = None
+    pending: list[Move] | None = None
+    odds: float = LIKELY
 
 
 @dataclass(frozen=True)
@@ -136,10 +141,13 @@ class _Search:
             return None
         start = self._start(first)
         classes = self._classes(first)
+        state = start
+        if self.budget == BY_SIZE or self.budget > 2 * first.steps:
+            state = self._tiled_anew(start, classes, first)
         if self.budget == BY_SIZE:
             heads = {self.graph.position[c.members[0]] for c in classes}
             self.budget = self.spent + fitting_steps(sum(first.kernels[i].cycles for i in heads))
-        state = self._search(start, classes)
+        state = self._search(state, classes)
         return self._reported(self._settled(start, state, classes, first), classes, first)
 
     def _whole(self, module: Module) -> Trial | None:
@@ -159,7 +167,7 @@ class _Search:
         return _State(plan, {}, spaces)
 
     def _classes(self, first: Trial) -> list[_Class]:
-        """Open kernels by class, those first that lose most."""
+        """Open kernels by class, those first with most at stake."""
         graph = self.graph
         facts = {
             op: (tuple(k.decided.items()), k.spaces)
@@ -169,44 +177,78 @@ class _Search:
         for members in graph.alike(facts).values():
             if members[0] not in self.fixed:
                 k = first.kernels[graph.position[members[0]]]
-                found.append(_Class(members, len(members) * max(0, k.cycles - k.floor_cycles)))
-        return sorted(found, key=lambda c: -c.lost)
+                stake = max(0.0, k.cycles - SURE * k.floor_cycles)
+                found.append(_Class(members, len(members) * stake))
+        return sorted(found, key=lambda c: -c.stake)
+
+    def _tiled_anew(self, start: _State, classes: Sequence[_Class], first: Trial) -> _State:
+        """All classes with a tile whose price is close at once, the smallest of these: of two that
+        promise the same, it waits less for what did not come early. Kept where launches and those
+        after them are faster."""
+        chosen: list[tuple[_Class, Move]] = []
+        state = start
+        for c in classes:
+            op = c.members[0]
+            tiles = [m for m in retiled(op, start.plan[op]) if m.odds == LIKELY]
+            if tiles:
+                chosen.append((c, min(tiles, key=_tile_size)))
+                plan = {**state.plan, **dict.fromkeys(c.members, chosen[-1][1].changes[0])}
+                state = replace(state, plan=plan)
+        trial = self._whole(self._module(state)) if chosen else None
+        if trial is None:
+            return start
+        plan = dict(start.plan)
+        for c, move in chosen:
+            c.tried += 1
+            before, after = (self._following(c, ran) for ran in (first, trial))
+            if after < before:
+                c.accepted.append((move, before, after))
+                plan.update((op, trial.kernels[self.graph.position[op]].decided)
+                            for op in c.members)  # fmt: skip
+        return replace(start, plan=plan)
+
+    def _following(self, c: _Class, ran: Trial) -> int:
+        """Cycles of the launches of a class, each with the next."""
+        places = [self.graph.position[op] for op in c.members]
+        return sum(k.cycles for at in places for k in ran.kernels[at : at + 2])
 
     # Cut-outs -------------------------------------------------------------------------------------
 
     def _search(self, state: _State, classes: Sequence[_Class]) -> _State:
-        """Rounds over the classes, a few moves of each at a time, until the budget is spent."""
-        active = [c for c in classes if c.lost > 0]
+        """A few moves of a class at a time, of that where they promise most, until the budget is
+        spent."""
+        active = [c for c in classes if c.stake > 0]
         while active and self._more():
-            for c in list(active):
-                state, more = self._visit(state, c)
-                if not more:
-                    active.remove(c)
-                if not self._more():
-                    break
+            c = max(active, key=lambda c: c.stake * c.odds)
+            state, more = self._visit(state, c)
+            if not more:
+                active.remove(c)
         return state
 
     def _more(self) -> bool:
         return self.spent < self.budget
 
     def _visit(self, state: _State, c: _Class) -> tuple[_State, bool]:
-        """Try the next moves of a class and make the one that gains most; whether there are
-        more."""
+        """Try the next moves of a class that are alike likely, and make the one that gains most;
+        whether there are more."""
         window = self.graph.window(c.members[0])
-        now = self._try(state, window, Move("as it is"))
-        if now is None:
-            return state, False
         if c.pending is None:
             plan = [state.plan[op] for op in window.ops]
             found = moves(window, plan, state.spaces, self.cores, self.fixed)
-            c.pending = iter([m for m in found if not any(v.name in self.pins for v in m.spaces)])
+            c.pending = [m for m in found if not any(v.name in self.pins for v in m.spaces)]
+        if not c.pending:
+            return state, False
+        if c.pending[0].odds < c.odds:  # others may promise more
+            c.odds = c.pending[0].odds
+            return state, True
+        now = self._try(state, window, Move("as it is"))
+        if now is None:
+            return state, False
         gains: list[tuple[int, int, Move, Trial]] = []
-        left = True
         for number in range(MOVES_A_VISIT):
-            move = next(c.pending, None) if self._more() else None
-            if move is None:
-                left = not self._more()
+            if not self._more() or not c.pending or c.pending[0].odds < c.odds:
                 break
+            move = c.pending.pop(0)
             c.tried += 1
             after = self._try(state, window, move)
             if after is not None and after.cycles < now.cycles * (1 - WORTH):
@@ -214,14 +256,15 @@ class _Search:
         for cycles, _, move, after in sorted(gains, key=lambda g: g[:2]):
             if self._confirmed(state, window, move):
                 c.accepted.append((move, now.cycles, cycles))
-                c.pending = None  # what can be changed now is something else
+                c.pending, c.odds = None, LIKELY  # what can be changed now is something else
                 more = len(c.accepted) < ACCEPTED_MOST
                 return self._accepted(state, c, window, move, after), more
-        return state, left
+        return state, True
 
     def _confirmed(self, state: _State, window: Window, move: Move) -> bool:
-        """Does the move gain among the launches around its window as well?"""
-        ops = self.graph.stretch(window.ops)
+        """Does the move gain among the launches around what it changes as well?"""
+        made = {self.graph.maker[v] for v in move.spaces}
+        ops = self.graph.stretch([*{window.ops[i] for i in move.changes} | made])
         if set(ops) <= set(window.ops):
             return True
         place = {op: i for i, op in enumerate(ops)}
@@ -229,7 +272,7 @@ class _Search:
             place[window.ops[i]]: attrs for i, attrs in move.changes.items()
             if window.ops[i] in place
         }  # fmt: skip
-        if len(changes) < len(move.changes) or window.op not in place:
+        if len(changes) < len(move.changes):
             return True  # they lie too far apart; the whole module will tell
         now = self._run(state, ops, Move("as it is"))
         after = self._run(state, ops, replace(move, changes=changes))
@@ -346,6 +389,11 @@ def _twin(v: Value, window: Window, other: Window) -> Value:
     if v in window.op.results:
         return other.op.results[window.op.results.index(v)]
     return other.op.operands[window.op.operands.index(v)]
+
+
+def _tile_size(move: Move) -> int:
+    tile: Any = move.changes[0]["pin_tile"]
+    return prod(tile)
 
 
 def _gain(c: _Class) -> float:

@@ -4,11 +4,12 @@ runs say."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import cached_property
 from itertools import pairwise
 
 from spyrec.backend.joints import Joints
-from spyrec.backend.merge_programs import with_merged_programs, with_programs_ahead
+from spyrec.backend.merge_programs import Known, fewer_switches
 from spyrec.backend.switching import Costs, switch_counts, whole_costs
 from spyrec.sim.device import DeviceSpec
 from spyrec.sim.errors import SimulationError
@@ -21,99 +22,110 @@ WORTH = 0.01
 """Share of a run that switches must cost before programs are merged to spare them."""
 
 
-@dataclass(frozen=True)
-class Way:
-    """A program joined in the way in which it runs shortest: ``ran`` so; None where nobody can wait
-    for its simulation."""
-
-    program: Program
-    ran: RunResult | None
-
-    @property
-    def cycles(self) -> int:
-        return 0 if self.ran is None else self.ran.total_cycles
-
-
 def finished_code(program: Program, device: DeviceSpec, *, joins: bool, merges: bool) -> Program:
     """The program, each kernel of which is a launch, as it runs shortest: with kernels in one
     launch (``joins``), and with vector programs that are taken up ahead of their work and merged
     (``merges``)."""
-    if not merges or not device.sfp.switch_cycles:
-        return _joined(program, device, joins).program
-    plain = _joined(with_programs_ahead(program), device, joins)
-    if plain.ran is None or not plain.program.launches:
-        return plain.program
-    ways = [plain]
-    for costs in _costs(program, plain, device):
-        merged = with_programs_ahead(with_merged_programs(program, device, costs))
-        ways.append(_joined(merged, device, joins))
-    return min(ways, key=lambda way: way.cycles).program
+    if merges and device.sfp.switch_cycles:
+        program = _merged(program, device, joins)
+    if not joins:
+        return program
+    try:
+        return _Ways(program, device, joins).shortest()
+    except SimulationError:  # nobody can wait for it
+        return program
 
 
-def _costs(program: Program, plain: Way, device: DeviceSpec) -> Iterator[Costs]:
+def _merged(program: Program, device: DeviceSpec, joins: bool) -> Program:
+    """With the vector programs with which it runs shortest when prices say how it is joined."""
+    known: Known = {}
+    ahead = fewer_switches(program, device, known=known)
+    try:
+        plain = _Ways(ahead, device, joins)
+    except SimulationError:
+        return ahead
+    tried = [(plain.priced_cycles, ahead)]
+    for costs in _costs(program, plain):
+        merged = fewer_switches(program, device, costs, known)
+        tried.append((_Ways(merged, device, joins).priced_cycles, merged))
+    return min(tried, key=lambda way: way[0])[1]
+
+
+def _costs(program: Program, plain: _Ways) -> Iterator[Costs]:
     """What switches may cost: all of their time, or what a run takes longer for them in each
     launch. Neither is always nearer: a launch that was begun for the program that comes with it
     would be joined without. Nothing when the run hardly takes longer for all of them."""
-    assert plain.ran is not None
+    device, joined = plain.device, plain.priced
     without = replace(device, sfp=replace(device.sfp, switch_cycles=0))
-    spared = Prepared(plain.program, without).run(None)
-    if plain.cycles - spared.total_cycles < WORTH * plain.cycles:
+    ran, spared = plain.ran(joined), Prepared(joined, without).run(None)
+    if ran.total_cycles - spared.total_cycles < WORTH * ran.total_cycles:
         return
     yield whole_costs(program, device.sfp)
     switch = float(device.sfp.switch_cycles)
     begun = max(0.0, min(switch, device.launch.start_cycles - meet_cycles(device)))
     entering, inside = [], []
-    spans = zip(_spans(plain.ran), _spans(spared), strict=True)
-    counts = switch_counts(program)
+    spans = zip(_spans(ran), _spans(spared), strict=True)
     for launch, (enters, within), (long, short) in zip(
-        plain.program.launches, counts, spans, strict=True
+        joined.launches, switch_counts(program), spans, strict=True
     ):
-        joined = enters and bool(launch.joint)
-        each = min(switch, max(0, long - short) / max(1, within + joined))
-        entering.append(each if launch.joint else begun * enters)
+        goes_on = bool(launch.joint)
+        each = min(switch, max(0, long - short) / max(1, within + (enters and goes_on)))
+        entering.append(each if goes_on else begun * enters)
         inside.append(each)
     yield Costs(entering, inside)
 
 
-def _joined(program: Program, device: DeviceSpec, joins: bool) -> Way:
-    """As it is when no way of joining is shorter.
+class _Ways:
+    """A program, each kernel of which is a launch, and its runs in ways to join these.
+    SimulationError when nobody can wait for its simulation."""
 
-    One way is that of prices. Another takes what a run without any start-up says of kernels that
-    would take up another micro-program: while a launch starts up, weights come for which the cores
-    would wait anyway, so that a start-up can cost less than the switch it saves. Neither is always
-    the better one.
-    """
-    try:
-        ready = prepare(program, device)
-    except SimulationError:
-        return Way(program, None)
-    known: dict[tuple[Joint, ...], RunResult] = {}
-    joints = Joints(program, device)
-    if not joins or not any(launch.joint for launch in joints.chained.launches):
-        return Way(program, _ran(ready, program, known))
-    apart, chained = (_ran(ready, way, known) for way in (program, joints.chained))
-    prices = joints.priced()
-    start = device.launch.start_cycles
-    seen = [
-        start + joined - alone if switching else price
-        for price, alone, joined, switching in zip(
-            prices, _spans(apart), _spans(chained), joints.switching, strict=True
-        )
-    ]
-    ways = (program, joints.cheapest(prices), joints.cheapest(seen))
-    best = min(ways, key=lambda way: _ran(ready, way, known).total_cycles)
-    return Way(best, _ran(ready, best, known))
+    def __init__(self, program: Program, device: DeviceSpec, joins: bool) -> None:
+        self.program = program
+        self.device = device
+        self.joints = Joints(program, device)
+        self.joins = joins and any(launch.joint for launch in self.joints.chained.launches)
+        self.ready = prepare(program, device)
+        self.known: dict[tuple[Joint, ...], RunResult] = {}
+
+    @cached_property
+    def priced(self) -> Program:
+        """Joined as the device's numbers say."""
+        return self.joints.cheapest(self.joints.priced()) if self.joins else self.program
+
+    @property
+    def priced_cycles(self) -> int:
+        return self.ran(self.priced).total_cycles
+
+    def shortest(self) -> Program:
+        """As it is when no way of joining is shorter.
+
+        One way is that of prices. Another takes what a run without any start-up says of kernels
+        that would take up another micro-program: while a launch starts up, weights come for which
+        the cores would wait anyway, so that a start-up can cost less than the switch it saves.
+        Neither is always the better one.
+        """
+        if not self.joins:
+            return self.program
+        joints, start = self.joints, self.device.launch.start_cycles
+        apart, chained = (_spans(self.ran(way)) for way in (self.program, joints.chained))
+        seen = [
+            start + joined - alone if switching else price
+            for price, alone, joined, switching in zip(
+                joints.priced(), apart, chained, joints.switching, strict=True
+            )
+        ]
+        ways = (self.program, self.priced, joints.cheapest(seen))
+        return min(ways, key=lambda way: self.ran(way).total_cycles)
+
+    def ran(self, way: Program) -> RunResult:
+        """A run of the program joined in some way."""
+        joints = tuple(launch.joint for launch in way.launches)
+        if joints not in self.known:
+            self.known[joints] = replace(self.ready, program=way).run(None)
+        return self.known[joints]
 
 
 def _spans(ran: RunResult) -> list[int]:
     """Cycles from the end of the launch before to that of each."""
     ends = [0, *(stats.end_cycle for stats in ran.launches)]
     return [end - before for before, end in pairwise(ends)]
-
-
-def _ran(ready: Prepared, way: Program, known: dict[tuple[Joint, ...], RunResult]) -> RunResult:
-    """A run of the program joined in some way; ``known``: those of other ways, by their joints."""
-    joints = tuple(launch.joint for launch in way.launches)
-    if joints not in known:
-        known[joints] = replace(ready, program=way).run(None)
-    return known[joints]

@@ -21,7 +21,7 @@ from spyrec.ir.core import Module, Value
 from spyrec.ir.errors import SpyrecError
 from spyrec.passes.cut_out import Graph
 from spyrec.passes.improve import Improve
-from spyrec.passes.improve_moves import carried, moves
+from spyrec.passes.improve_moves import HARDLY, LIKELY, MAYBE, carried, moves, retiled
 from spyrec.passes.kernel import Nest
 from spyrec.passes.manager import Target, run_pipeline
 from spyrec.passes.trial import Trial
@@ -234,6 +234,42 @@ def test_a_tile_that_is_decided_anew_leaves_nothing_of_the_old_one() -> None:
     found = [a for m in moves(window, mine, spaces, 4, frozenset()) for a in m.changes.values()]
     assert found
     assert all("tile" in attrs or not attrs.keys() & old.keys() for attrs in found)
+
+
+def test_the_likeliest_moves_come_first() -> None:
+    start = laid(layers(2))
+    graph = Graph(start)
+    first = trials()(start)
+    assert first is not None
+    window = graph.window(next(op for op in graph.kernels if Nest(op).kind == "contract"))
+    plan = [first.kernels[graph.position[op]].decided for op in window.ops]
+    spaces = {op.result: k.spaces[0] for op, k in zip(graph.kernels, first.kernels, strict=True)}
+    odds = [m.odds for m in moves(window, plan, spaces, 4, frozenset())]
+    assert odds == sorted(odds, reverse=True)
+    assert odds[0] > odds[-1]
+
+
+def test_tiles_are_likely_where_they_are_priced_like_the_one_taken() -> None:
+    start = laid(layers(1))
+    first = trials()(start)
+    assert first is not None
+    op = next(op for op in Graph(start).kernels if Nest(op).kind == "contract")
+    plan = dict(first.kernels[0].decided)
+    size, room, _, others = plan["why_tile"]  # type: ignore[misc]
+    (tile, loops, _), *_ = others  # type: ignore[has-type]
+    for price, odds in ((109.0, LIKELY), (150.0, MAYBE), (170.0, HARDLY)):
+        plan["why_tile"] = size, room, 100.0, ((tile, loops, price),)  # type: ignore[has-type]
+        move = next(retiled(op, plan))
+        assert move.odds == odds
+        assert move.changes[0]["pin_tile"] == tile  # type: ignore[has-type]
+        assert move.changes[0]["parts"] == plan["parts"]
+
+
+def test_kernels_that_stay_unrolled_take_as_long_as_others() -> None:
+    start = laid(layers(3))
+    kept = trials()
+    assert kept(start) == kept(start) == trials()(start)
+    assert kept.unrolled
 
 
 # Budgets ------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spyrec.backend.ahead import taken_ahead
-from spyrec.backend.merge_programs import with_merged_programs, with_programs_ahead
+from spyrec.backend.merge_programs import fewer_switches
 from spyrec.backend.switching import Costs, grouped, switch_counts, turns, whole_costs
 from spyrec.backend.united import shape_of, unite
 from spyrec.driver import compile_module
@@ -300,9 +300,7 @@ def vector_work(p: Program) -> list[Instr]:
 def test_random_graphs_compute_the_same_whatever_is_merged(m: Module, seed: int) -> None:
     apart = compile_module(m, Target(WIDE), pipeline=PLAIN).program
     slow = replace(WIDE, sfp=replace(WIDE.sfp, switch_cycles=10**6))  # merge all that can be
-    merged = with_programs_ahead(
-        with_merged_programs(apart, slow, whole_costs(apart, slow.sfp))
-    )
+    merged = fewer_switches(apart, slow, whole_costs(apart, slow.sfp))
     inputs = inputs_for(m, seed)
     assert not [f for f in find_hazards(merged, WIDE) if f.kind != "capacity"]
     assert outputs(merged, inputs) == outputs(apart, inputs)

@@ -17,65 +17,69 @@ from .united import United
 
 Shared = Mapping[Taken, tuple[United, int]]
 """For what a kernel takes up: the program that several share, and their kind of reduction."""
+Known = dict[tuple[int, tuple[tuple[Taken, MicroProgram, int], ...]], tuple[Kernel, Kernel]]
+"""Kernels, by their streams and what is shared, and what was made of them."""
 
 
-def with_programs_ahead(program: Program) -> Program:
-    """Micro-programs are taken up while their data is still on its way."""
-    return replace(program, kernels=tuple(map(_ahead, program.kernels)))
-
-
-def with_merged_programs(program: Program, device: DeviceSpec, costs: Costs) -> Program:
-    """Micro-programs between which the vector units switch longer than they work become one."""
+def fewer_switches(
+    program: Program, device: DeviceSpec, costs: Costs | None = None, known: Known | None = None
+) -> Program:
+    """Micro-programs are taken up while their data is still on its way and, where switches have
+    ``costs``, those become one between which the vector units switch for longer than they work.
+    ``known``: what was made of kernels before, to be used and added to."""
+    known = {} if known is None else known
     shared: dict[int, dict[Taken, tuple[United, int]]] = {}
-    for (kernel, taken), found in grouped(program, device.sfp, costs).items():
-        shared.setdefault(kernel, {})[taken] = found
-    kernels = tuple(
-        _merged(kernel, shared[i]) if i in shared else kernel
-        for i, kernel in enumerate(program.kernels)
-    )
-    return replace(program, kernels=kernels)
+    if costs is not None:
+        for (kernel, taken), found in grouped(program, device.sfp, costs).items():
+            shared.setdefault(kernel, {})[taken] = found
+    made = (_rewritten(k, shared.get(i, {}), known) for i, k in enumerate(program.kernels))
+    return replace(program, kernels=tuple(made))
 
 
-def _ahead(kernel: Kernel) -> Kernel:
+def _rewritten(kernel: Kernel, shared: Shared, known: Known) -> Kernel:
     if "sfp" not in kernel.streams:
         return kernel
-    return replace(kernel, streams={**kernel.streams, "sfp": taken_ahead(kernel.streams["sfp"])})
+    chosen = tuple((taken, *_content(shared[taken])) for taken in sorted(shared))
+    key = id(kernel.streams), chosen  # of a kernel that is kept, so it stays the only one
+    if key not in known:
+        stream, programs = kernel.streams["sfp"], list(kernel.programs)
+        if shared:
+            programs.clear()
+            stream = _running(stream, kernel, shared, programs)
+        streams = {**kernel.streams, "sfp": taken_ahead(stream)}
+        known[key] = kernel, replace(kernel, streams=streams, programs=tuple(programs))
+    made = known[key][1]
+    return replace(made, name=kernel.name, notes=kernel.notes, info=kernel.info)
 
 
-def _merged(kernel: Kernel, shared: Shared) -> Kernel:
-    programs: list[MicroProgram] = []
-    stream = _rewritten(kernel.streams["sfp"], kernel, shared, programs)
-    return replace(
-        kernel, streams={**kernel.streams, "sfp": stream}, programs=tuple(programs)
-    )
+def _content(shared: tuple[United, int]) -> tuple[MicroProgram, int]:
+    return shared[0].program, shared[1]
 
 
-def _rewritten(
+def _running(
     stream: Stream, kernel: Kernel, shared: Shared, programs: list[MicroProgram]
 ) -> Stream:
     """``programs``: those that what was rewritten before runs, to be added to."""
     out: list[Instr | Loop] = []
     for item in stream:
         if isinstance(item, Loop):
-            out.append(Loop(item.count, _rewritten(item.body, kernel, shared, programs)))
+            out.append(Loop(item.count, _running(item.body, kernel, shared, programs)))
         elif item.op == "vec":
-            out.append(_running(item, kernel, shared, programs))
+            out.append(_given(item, kernel, shared, programs))
         else:
             out.append(item)
     return tuple(out)
 
 
-def _running(
-    instr: Instr, kernel: Kernel, shared: Shared, programs: list[MicroProgram]
-) -> Instr:
+def _given(instr: Instr, kernel: Kernel, shared: Shared, programs: list[MicroProgram]) -> Instr:
+    """The instruction with the program that it shares, and the scalars that stand for its own."""
     number = instr.imm.get("program", 0)
     assert isinstance(number, int)
     program, imm = kernel.programs[number], dict(instr.imm)
     taken = taken_up(instr)
     if taken is not None and taken in shared:
         united, imm["reduce"] = shared[taken]
-        values = united.scalars[program]
-        imm |= zip(SCALARS, map(_pattern, values), strict=False)
+        imm |= zip(SCALARS, map(_pattern, united.scalars[program]), strict=False)
         program = united.program
     if program not in programs:
         programs.append(program)
