@@ -1,6 +1,6 @@
 """How long exchanges over the ring take, beside what no exchange can beat. Run:
 python -m benchmarks.relayouts [--random 500] [--far] [--only R06 '#17'] [--no-room]
-[--check]
+[--check] [--prove]
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from benchmarks.relayout_cases import CORES, ELEMENT_BYTES, Case, patterns, random_case
 from benchmarks.ring_bound import Bound, ring_bound
+from benchmarks.ring_direct import ruled_out
 from spyrec.backend.claims import tensor_of
 from spyrec.backend.emit_relayout import RelayoutEmitter
 from spyrec.backend.regions import Hop, Region, box_transfer
@@ -193,7 +194,8 @@ def exchange_cycles(built: Built, device: DeviceSpec) -> int:
 @dataclass(frozen=True)
 class Line:
     """Cycles of a case: simulated, planned, the planner's price, through card memory at the rate of
-    the bus, and what no exchange can beat."""
+    the bus, and what no exchange can beat. ``never``: it is proved that no exchange without relays
+    is as near to the bound as is asked."""
 
     case: Case
     cycles: int
@@ -201,6 +203,11 @@ class Line:
     price: float
     memory: float
     bound: Bound
+    never: bool = False
+
+    @property
+    def misses(self) -> bool:
+        return self.case.nbytes > SMALL_BYTES and self.ratio > NEAR
 
     @property
     def ratio(self) -> float:
@@ -219,6 +226,16 @@ def measure(case: Case, device: DeviceSpec, room: bool = True) -> Line:
     )  # fmt: skip
 
 
+def proved(line: Line, device: DeviceSpec) -> Line:
+    """With the proof tried where a large tensor misses what is asked."""
+    case, cycles = line.case, NEAR * line.bound.cycles
+    never = line.misses and (
+        line.bound.floor_cycles > cycles
+        or ruled_out(case.source, case.dest, case.stick, ELEMENT_BYTES, device, cycles)
+    )
+    return replace(line, never=never)
+
+
 def faults(case: Case, device: DeviceSpec) -> Iterator[str]:
     """What is wrong with an exchange: cores that do not hold what they should, and hazards."""
     built = build(case, device)
@@ -233,7 +250,8 @@ def print_line(line: Line) -> None:
         f"{case.name:<5} {'x'.join(map(str, case.shape)):<18} {case.nbytes:>9,} "
         f"{line.bound.segment_bytes:>11,.0f} {line.bound.cycles:>8,.0f} "
         f"{line.bound.floor_cycles:>8,.0f} {line.cycles:>8,} {line.ratio:>6.2f} "
-        f"{line.price:>8,.0f} {line.memory:>9,.0f}", flush=True,
+        f"{line.price:>8,.0f} {line.memory:>9,.0f} {'never' if line.never else '':<5}".rstrip(),
+        flush=True,
     )  # fmt: skip
 
 
@@ -250,9 +268,11 @@ def summary(lines: Sequence[Line], device: DeviceSpec) -> Iterator[str]:
     yield f"tensors above 64 KiB: {near(large)}"
     yield f"of these, bound by the busiest segment and not by a sender: {near(segment)}"
     yield f"more than 64 KiB over the busiest segment: {near(busy)}"
-    missed = [x for x in large if x.ratio > NEAR]
+    missed = [x for x in large if x.misses]
     never = sum(x.bound.floor_cycles > NEAR * x.bound.cycles for x in missed)
     yield f"above 64 KiB and not within {NEAR} x the bound: {len(missed)}; no plan can be: {never}"
+    if without := sum(x.never for x in missed):
+        yield f"of these, none without relays can be: {without}"
     over = sorted(x.cycles / x.bound.floor_cycles for x in large) or [1.0]
     yield f"above 64 KiB, cycles over the floor: median {over[len(over) // 2]:.2f}"
     if small:
@@ -285,6 +305,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=(), help="names of cases")
     parser.add_argument("--no-room", action="store_true", help="with no room beside the buffers")
     parser.add_argument("--check", action="store_true", help="run with data, look for hazards")
+    parser.add_argument("--prove", action="store_true", help="which misses need relays, at least")
     parser.add_argument("--device", default="spyre", help="a name or a .toml file")
     options = parser.parse_args()
     device = load_device(options.device)
@@ -297,7 +318,8 @@ def main() -> None:
     lines = []
     for case in cases:
         if not options.only or case.name in options.only:
-            lines.append(measure(case, device, not options.no_room))
+            line = measure(case, device, not options.no_room)
+            lines.append(proved(line, device) if options.prove else line)
             print_line(lines[-1])
             if options.check:
                 for fault in faults(case, device):

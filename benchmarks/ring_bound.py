@@ -49,7 +49,7 @@ off it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -100,7 +100,24 @@ def atoms_of(
     source: Sequence[Box], dest: Sequence[Box], stick: int, element_bytes: int
 ) -> tuple[Atoms, Atoms]:
     """The bytes that must move, by who holds and who lacks them, and those that nobody lacks, by
-    who holds and who of these wants them: all boxes' borders cut the tensor into cells."""
+    who holds and who of these wants them."""
+    atoms: Atoms = {}
+    stays: Atoms = {}
+    for hold, want, n in cells_of(source, dest, stick, element_bytes):
+        key = hold, want & ~hold
+        if key[1]:
+            assert key[0], "somebody wants what nobody holds"
+            atoms[key] = atoms.get(key, 0) + n
+        elif want:
+            stays[hold, want] = stays.get((hold, want), 0) + n
+    return atoms, stays
+
+
+def cells_of(
+    source: Sequence[Box], dest: Sequence[Box], stick: int, element_bytes: int
+) -> Iterator[tuple[int, int, int]]:
+    """Masks of the cores that hold and of those that want a part of the tensor, and its bytes: all
+    boxes' borders cut it into cells."""
     boxes = [b for b in (*source, *dest) if all(n for _, n in b)]
     rank = len(boxes[0]) if boxes else 0
     ends = [sorted({e for b in boxes for e in (b[d][0], sum(b[d]))}) for d in range(rank)]
@@ -118,16 +135,8 @@ def atoms_of(
         sizes = np.diff(e)
         sizes = -(-sizes // GROUP) * GROUP if d == stick else sizes
         nbytes *= sizes.reshape([-1 if i == d else 1 for i in range(rank)])
-    atoms: Atoms = {}
-    stays: Atoms = {}
     for hold, want, n in zip(holds.flat, wants.flat, nbytes.flat, strict=True):
-        key = int(hold), int(want) & ~int(hold)
-        if key[1]:
-            assert key[0], "somebody wants what nobody holds"
-            atoms[key] = atoms.get(key, 0) + int(n)
-        elif want:
-            stays[int(hold), int(want)] = stays.get((int(hold), int(want)), 0) + int(n)
-    return atoms, stays
+        yield int(hold), int(want), int(n)
 
 
 def _port_bytes(atoms: Atoms) -> float:

@@ -74,10 +74,35 @@ def _planned(
         effort = EFFORT // IMPROVED
         plans = [found[0][0], *(improve(effort) for _, improve in found[:IMPROVED])]
         best = min((plan for plan in plans if plan), key=lambda plan: plan.cycles)
-    if best.cycles < RESHAPED_FROM or len(best.sends) > RESHAPED_MOST:
-        return best
+    around = Around(need, ends, device)
     beside = beside and ends.dims < COPY_DIMS
-    return reshaped(best, own, Around(need, ends, device), beside, RESHAPED)
+    begun = [best]
+    if beside and best.cycles < LONG and _worth(best) and _over(best, around) > HOPE:
+        for sends in tried:
+            made = plan_beside(*_parted(sends, ends, device), around, best.cycles)
+            begun += [made[1]] if made else []
+    better = (_reshaped(plan, own, around, beside) for plan in begun)
+    return min(better, key=lambda plan: plan.cycles)
+
+
+def _worth(plan: ExchangePlan) -> bool:
+    """Is better sends being searched for worth it?"""
+    return plan.cycles >= RESHAPED_FROM and len(plan.sends) <= RESHAPED_MOST
+
+
+def _over(plan: ExchangePlan, around: Around) -> float:
+    """A plan's cycles over what its sends take if they load all segments alike, or its busiest
+    sender."""
+    sent = [around.ends.fragment(s) for s in plan.sends]
+    return plan.cycles / mean_cycles(sent, around.device)
+
+
+def _reshaped(plan: ExchangePlan, own: Boxes, around: Around, beside: bool) -> ExchangePlan:
+    """With better sends, looked for the longer where it is likely that the order is at fault."""
+    if not _worth(plan):
+        return plan
+    patience = LONGER if ORDER[0] <= _over(plan, around) <= ORDER[1] else PATIENCE
+    return reshaped(plan, own, around, beside, RESHAPED, patience)
 
 
 @lru_cache(maxsize=256)
@@ -176,6 +201,9 @@ def _both(one: Send, other: Send) -> Send | None:
 EFFORT = 12_000  # of the search for better orders: about so many fragments are timed
 RESHAPED = 30_000  # likewise, of that for better sends
 RESHAPED_FROM, RESHAPED_MOST = 300, 100  # core cycles, and sends at most, of what is worth it
+PATIENCE, LONGER = 0.1, 1.0  # of that effort without a gain is enough
+ORDER = 1.03, 1.5  # times what its sends take at least: the order of them may be at fault
+HOPE = 1.5  # times that, from which short exchanges are worth a try beside the buffers
 IMPROVED = 1  # plans, the best of those tried
 DIVIDED = 2, 4  # parts
 DIVIDED_MOST = 64  # sends of an exchange in which they may be divided

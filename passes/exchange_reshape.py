@@ -40,10 +40,11 @@ def groups_of(plan: ExchangePlan, around: Around) -> list[Group]:
 
 
 def reshaped(
-    plan: ExchangePlan, own: Boxes, around: Around, beside: bool, effort: int
+    plan: ExchangePlan, own: Boxes, around: Around, beside: bool, effort: int, patience: float
 ) -> ExchangePlan:
-    """The best plan that is found from this one on with so much ``effort`` (see Timing). ``own``:
-    each core's box before; ``beside``: sends may land beside the receivers' buffers.
+    """The best plan that is found from this one on with so much ``effort`` (see Timing), of which
+    a share of ``patience`` without a gain is enough. ``own``: each core's box before; ``beside``:
+    sends may land beside the receivers' buffers.
 
     Simulated annealing, as in ``improved``. The numbers drawn are the same in every run.
     """
@@ -53,7 +54,7 @@ def reshaped(
     draw = Random(len(plan.sends)).random
     now = search.begun(plan)
     best, spent, gained = now, 0, 0
-    while spent < effort and spent - gained < PATIENCE * effort:
+    while spent < effort and spent - gained < patience * effort:
         limit = now.ticks * (1 + WARM * (1 - spent / effort) * draw() ** 2)
         if draw() < SHARE:
             made, cost = search.changed(now, draw, limit)
@@ -70,7 +71,6 @@ def reshaped(
     return found if found is not None and found.cycles < plan.cycles else plan
 
 
-PATIENCE = 0.1  # of the effort without a gain is enough
 MAKING = 3  # fragments may be timed while one change is made
 SHARE = 0.3  # of the changes are of what is sent, the others of the order and the ways
 SHORTER = 0.7  # of what is sent anew goes by the shorter way at first

@@ -13,9 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import run_program
 
-from benchmarks.relayout_cases import CORES, PATTERNS, Case, patterns, random_case
+from benchmarks.relayout_cases import (
+    CORES,
+    ELEMENT_BYTES,
+    PATTERNS,
+    Case,
+    patterns,
+    random_case,
+)
 from benchmarks.relayouts import Built, Line, build, faults, measure, spearman
 from benchmarks.ring_bound import atoms_of, ring_bound
+from benchmarks.ring_direct import ruled_out
 from benchmarks.targets import RELAYOUT, compile_pinned
 from spyrec.ir.layout import Layout
 from spyrec.ir.parser import parse_module
@@ -71,6 +79,9 @@ def test_five_hundred_random_exchanges(seed: int) -> None:
     assert [*faults(case, DEVICE)] == []
     line = measure(case, DEVICE)
     assert line.bound.floor_cycles <= line.cycles
+    assert not ruled_out(
+        case.source, case.dest, case.stick, ELEMENT_BYTES, DEVICE, line.cycles
+    )
     if seed == SHARES_A_PORT:
         assert line.planned == pytest.approx(line.cycles, rel=0.01)
     else:
