@@ -36,6 +36,7 @@ from spyrec.passes.plan_record import full_plan
 from spyrec.passes.residency import RingRelayout
 from spyrec.passes.share_launches import SHARED
 from spyrec.passes.trial import STEPS_A_SECOND
+from spyrec.rewritten import Rewritten
 from spyrec.settle import Trials
 from spyrec.share import finished_code
 from spyrec.sim.isa import Program
@@ -76,9 +77,10 @@ def compile_module(
     Raises SpyrecError when the model, the pipeline or the plan is at fault.
     """
     built: dict[Hashable, Built] = {}
+    rewritten = Rewritten()
     final = lower_module(
         module, target, pipeline=pipeline, plan=plan, hook=hook, progress=progress, planner=planner,
-        plan_budget=plan_budget, built=built, memo=memo,
+        plan_budget=plan_budget, built=built, rewritten=rewritten, memo=memo,
     )
     if final.stage != "tile" or "hbm" not in final.attrs:
         raise PassError(
@@ -88,7 +90,9 @@ def compile_module(
         )
     program = emit_program(final, target, built=built)
     joins, merges = (bool(final.attrs.get(name)) for name in (SHARED, MERGED))
-    program = finished_code(program, target.device, joins=joins, merges=merges)
+    program = finished_code(
+        program, target.device, joins=joins, merges=merges, rewritten=rewritten
+    )
     if progress is not None:
         progress("codegen", 1, 1)
     return Compiled(program, final, full_plan(final, target.device.lx.usable_bytes))
@@ -98,10 +102,11 @@ def lower_module(
     module: Module, target: Target, *, pipeline: str | Sequence[Pass] | None = None,
     plan: Mapping[str, Any] | None = None, hook: Hook | None = None,
     progress: Progress | None = None, planner: str = JOINT, plan_budget: float | None = None,
-    built: dict[Hashable, Built] | None = None, memo: Path | None = None,
+    built: dict[Hashable, Built] | None = None, rewritten: Rewritten | None = None,
+    memo: Path | None = None,
 ) -> Module:
-    """The module after the pipeline, whatever stage that ends at. ``built`` takes the kernels that
-    trial runs build. SpyrecError as compile_module."""
+    """The module after the pipeline, whatever stage that ends at. ``built`` and ``rewritten`` take
+    the kernels that trial runs build, and what is made of them. SpyrecError as compile_module."""
     if pipeline is None:
         check_beginning(module)
     passes = with_budget(chosen_passes(pipeline, planner), plan_budget)
@@ -123,7 +128,7 @@ def lower_module(
         watch(step, before, after, seconds)
 
     try:
-        return _lowered(module, passes, target, report, built, memo)
+        return _lowered(module, passes, target, report, built, rewritten, memo)
     except SpyrecError:
         raise
     except Exception:
@@ -133,7 +138,7 @@ def lower_module(
 
 def _lowered(
     module: Module, passes: Pipeline, target: Target, report: Hook,
-    built: dict[Hashable, Built] | None, memo: Path | None,
+    built: dict[Hashable, Built] | None, rewritten: Rewritten | None, memo: Path | None,
 ) -> Module:
     """The module after the passes, with trial runs for those that settle close calls."""
     at = next((i + 1 for i, p in enumerate(passes) if isinstance(p, Improve) and p.steps), None)
@@ -142,6 +147,7 @@ def _lowered(
     trials = Trials(
         partial(finished, passes[at:], target), target, {} if built is None else built,
         None if memo is None else _memo(memo, target, passes[at:]),
+        Rewritten() if rewritten is None else rewritten,
     )  # fmt: skip
     planned = _plan_with_room(module, passes, replace(target, attempt=trials), report)
     if trials.memo is not None:

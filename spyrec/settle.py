@@ -3,12 +3,10 @@ module or a part of one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 
 from spyrec.backend.joints import Joints
-from spyrec.backend.merge_programs import Known, fewer_switches
 from spyrec.backend.program import emit_program
 from spyrec.backend.shared import Built
 from spyrec.backend.switching import whole_costs
@@ -19,21 +17,17 @@ from spyrec.passes.manager import ChangedInput, Target
 from spyrec.passes.merge_programs import MERGED
 from spyrec.passes.share_launches import SHARED
 from spyrec.passes.trial import BUILD_STEPS, KernelTrial, Trial, decided
-from spyrec.sim.expand import KernelPlan
-from spyrec.sim.isa import Program, Stream
-from spyrec.sim.run import prepare
-from spyrec.sim.stats import LaunchStats, RunResult
+from spyrec.rewritten import Rewritten
+from spyrec.sim.isa import Program
+from spyrec.sim.stats import LaunchStats
 
 Finish = Callable[[Module], Module]
-KEPT_MOST = 64
-"""Kernels that stay unrolled, the last that ran, and that stay rewritten."""
-
 
 @dataclass
 class Trials:
     """``finish``: the passes that are left. ``built``: kernels that trials have built, which the
     program itself need not build again. ``memo``: trials of earlier compilations. ``rewritten``:
-    kernels with other vector programs. ``unrolled``: kernels that ran, by their streams.
+    what was made of kernels for trials.
 
     Where kernels may share launches, and vector programs be merged, prices decide in a trial: other
     ways are only tried when the plan is final."""
@@ -42,8 +36,7 @@ class Trials:
     target: Target
     built: dict[Hashable, Built] = field(default_factory=dict)
     memo: Memo | None = None
-    rewritten: Known = field(default_factory=dict)
-    unrolled: dict[int, tuple[Mapping[str, Stream], KernelPlan]] = field(default_factory=dict)
+    rewritten: Rewritten = field(default_factory=Rewritten)
 
     def __call__(self, module: Module) -> Trial | None:
         """See passes.trial.Try."""
@@ -67,31 +60,19 @@ class Trials:
         device = self.target.device
         if final.attrs.get(MERGED):
             costs = whole_costs(program, device.sfp)
-            program = fewer_switches(program, device, costs, self.rewritten)
+            program = self.rewritten.fewer_switches(program, device, costs)
         if final.attrs.get(SHARED):
             joints = Joints(program, device)
             program = joints.cheapest(joints.priced())
-        ran = self._simulated(program)
+        ready = self.rewritten.prepared(program, device)
+        ran = ready.run(None)
+        self.rewritten.keep(ready)
         ops = [op for op in final.body.ops if op.name == "kernel"]
         kernels = tuple(
             self._kernel(op, program, stats) for op, stats in zip(ops, ran.launches, strict=True)
         )
         steps = ran.events + BUILD_STEPS * len(program.kernels)
         return Trial(ran.total_cycles, kernels, steps)
-
-    def _simulated(self, program: Program) -> RunResult:
-        """A run for time, for which kernels that were unrolled for recent ones are not again."""
-        ready = prepare(program, self.target.device)
-        for i, kernel in enumerate(program.kernels):
-            if (known := self.unrolled.pop(id(kernel.streams), None)) is not None:
-                ready.plans[i] = replace(known[1], kernel=kernel)
-        ran = ready.run(None)
-        for i, plan in ready.plans.items():
-            streams = program.kernels[i].streams  # kept, so that no others get its number
-            self.unrolled[id(streams)] = streams, plan
-        _forget(self.unrolled, KEPT_MOST)
-        _forget(self.rewritten, KEPT_MOST)
-        return ran
 
     def _kernel(self, op: Op, program: Program, stats: LaunchStats) -> KernelTrial:
         device = self.target.device
@@ -105,8 +86,3 @@ class Trials:
         spaces = tuple(str(v.type.space) for v in op.results)
         return KernelTrial(stats.cycles, int(floor), decided(op), spaces)
 
-
-def _forget(kept: dict[Any, Any], most: int) -> None:
-    """All but the last ``most``."""
-    while len(kept) > most:
-        del kept[next(iter(kept))]

@@ -9,45 +9,48 @@ from functools import cached_property
 from itertools import pairwise
 
 from spyrec.backend.joints import Joints
-from spyrec.backend.merge_programs import Known, fewer_switches
 from spyrec.backend.switching import Costs, switch_counts, whole_costs
+from spyrec.rewritten import Rewritten
 from spyrec.sim.device import DeviceSpec
 from spyrec.sim.errors import SimulationError
 from spyrec.sim.isa import Joint, Program
 from spyrec.sim.joint import meet_cycles
-from spyrec.sim.run import Prepared, prepare
+from spyrec.sim.run import Prepared
 from spyrec.sim.stats import RunResult
 
 WORTH = 0.01
 """Share of a run that switches must cost before programs are merged to spare them."""
 
 
-def finished_code(program: Program, device: DeviceSpec, *, joins: bool, merges: bool) -> Program:
+def finished_code(
+    program: Program, device: DeviceSpec, *, joins: bool, merges: bool,
+    rewritten: Rewritten | None = None,
+) -> Program:
     """The program, each kernel of which is a launch, as it runs shortest: with kernels in one
     launch (``joins``), and with vector programs that are taken up ahead of their work and merged
-    (``merges``)."""
+    (``merges``). ``rewritten``: what was made of its kernels before."""
+    kept = Rewritten() if rewritten is None else rewritten
     if merges and device.sfp.switch_cycles:
-        program = _merged(program, device, joins)
+        program = _merged(program, device, joins, kept)
     if not joins:
         return program
     try:
-        return _Ways(program, device, joins).shortest()
+        return _Ways(program, device, joins, kept).shortest()
     except SimulationError:  # nobody can wait for it
         return program
 
 
-def _merged(program: Program, device: DeviceSpec, joins: bool) -> Program:
+def _merged(program: Program, device: DeviceSpec, joins: bool, kept: Rewritten) -> Program:
     """With the vector programs with which it runs shortest when prices say how it is joined."""
-    known: Known = {}
-    ahead = fewer_switches(program, device, known=known)
+    ahead = kept.fewer_switches(program, device)
     try:
-        plain = _Ways(ahead, device, joins)
+        plain = _Ways(ahead, device, joins, kept)
     except SimulationError:
         return ahead
     tried = [(plain.priced_cycles, ahead)]
     for costs in _costs(program, plain):
-        merged = fewer_switches(program, device, costs, known)
-        tried.append((_Ways(merged, device, joins).priced_cycles, merged))
+        merged = kept.fewer_switches(program, device, costs)
+        tried.append((_Ways(merged, device, joins, kept).priced_cycles, merged))
     return min(tried, key=lambda way: way[0])[1]
 
 
@@ -79,12 +82,15 @@ class _Ways:
     """A program, each kernel of which is a launch, and its runs in ways to join these.
     SimulationError when nobody can wait for its simulation."""
 
-    def __init__(self, program: Program, device: DeviceSpec, joins: bool) -> None:
+    def __init__(
+        self, program: Program, device: DeviceSpec, joins: bool, kept: Rewritten
+    ) -> None:
         self.program = program
         self.device = device
         self.joints = Joints(program, device)
         self.joins = joins and any(launch.joint for launch in self.joints.chained.launches)
-        self.ready = prepare(program, device)
+        self.kept = kept
+        self.ready = kept.prepared(program, device)
         self.known: dict[tuple[Joint, ...], RunResult] = {}
 
     @cached_property
@@ -122,6 +128,7 @@ class _Ways:
         joints = tuple(launch.joint for launch in way.launches)
         if joints not in self.known:
             self.known[joints] = replace(self.ready, program=way).run(None)
+            self.kept.keep(self.ready)
         return self.known[joints]
 
 

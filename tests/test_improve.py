@@ -269,7 +269,7 @@ def test_kernels_that_stay_unrolled_take_as_long_as_others() -> None:
     start = laid(layers(3))
     kept = trials()
     assert kept(start) == kept(start) == trials()(start)
-    assert kept.unrolled
+    assert kept.rewritten.unrolled
 
 
 # Budgets ------------------------------------------------------------------------------------------
