@@ -441,7 +441,8 @@ def printed(told: Explanation, columns: int, top: int | None = None) -> str:
     return "".join(f"{line.rstrip()}\n" for line in text.get().splitlines())
 
 
-def test_the_page_shows_the_encoder_as_it_is() -> None:
+def test_the_page_shows_the_encoder_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPYREC_PLAN_BUDGET")
     told = spyrec.explain(encoder())
     page = PAGE.read_text("utf-8")
     assert f": {told.total_cycles:,} cycles (" in page, STALE

@@ -52,7 +52,7 @@ def left_over(boxes: list[Box], brought: list[Box]) -> list[Box]:
 def test_better_sends_are_found(seed: int) -> None:
     case = random_case(seed)
     ends, plan = begun(case)
-    better = reshaped(plan, case.source, Around(case.dest, ends, DEVICE), True, 30_000)
+    better = reshaped(plan, case.source, Around(case.dest, ends, DEVICE), True, 30_000, 0.1)
     assert better.cycles < 0.99 * plan.cycles
 
 
@@ -64,9 +64,9 @@ def test_it_is_never_slower_and_all_is_brought(seed: int) -> None:
     ends, plan = begun(case)
     around = Around(case.dest, ends, DEVICE)
     for beside in (False, True):
-        made = reshaped(plan, case.source, around, beside, EFFORT)
+        made = reshaped(plan, case.source, around, beside, EFFORT, 0.1)
         assert made.cycles <= plan.cycles
-        assert made == reshaped(plan, case.source, around, beside, EFFORT)
+        assert made == reshaped(plan, case.source, around, beside, EFFORT, 0.1)
         assert beside or made.room <= plan.room
         groups = groups_of(made, around)
         for core, box in enumerate(case.dest):
