@@ -59,17 +59,20 @@ def _costs(program: Program, plain: _Ways) -> Iterator[Costs]:
     launch. Neither is always nearer: a launch that was begun for the program that comes with it
     would be joined without. Nothing when the run hardly takes longer for all of them."""
     device, joined = plain.device, plain.priced
+    switch, counts = float(device.sfp.switch_cycles), switch_counts(program)
+    ran = plain.ran(joined)
+    if switch * sum(enters + within for enters, within in counts) < WORTH * ran.total_cycles:
+        return
     without = replace(device, sfp=replace(device.sfp, switch_cycles=0))
-    ran, spared = plain.ran(joined), Prepared(joined, without).run(None)
+    spared = Prepared(joined, without).run(None)
     if ran.total_cycles - spared.total_cycles < WORTH * ran.total_cycles:
         return
     yield whole_costs(program, device.sfp)
-    switch = float(device.sfp.switch_cycles)
     begun = max(0.0, min(switch, device.launch.start_cycles - meet_cycles(device)))
     entering, inside = [], []
     spans = zip(_spans(ran), _spans(spared), strict=True)
     for launch, (enters, within), (long, short) in zip(
-        joined.launches, switch_counts(program), spans, strict=True
+        joined.launches, counts, spans, strict=True
     ):
         goes_on = bool(launch.joint)
         each = min(switch, max(0, long - short) / max(1, within + (enters and goes_on)))
