@@ -39,8 +39,10 @@ class Rewritten:
         """Ready to run, what has been unrolled before not to be again. Errors as ``prepare``."""
         ready = prepare(program, device)
         for i, kernel in enumerate(program.kernels):
-            if (known := self.unrolled.pop(id(kernel.streams), None)) is not None:
-                self.unrolled[id(kernel.streams)] = known
+            number = id(kernel.streams)
+            known = self.unrolled.get(number)
+            if known is not None and known[1].kernel.programs == kernel.programs:
+                self.unrolled[number] = self.unrolled.pop(number)  # the last that was used
                 ready.plans[i] = replace(known[1], kernel=kernel)
         return ready
 

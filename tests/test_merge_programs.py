@@ -254,6 +254,22 @@ def test_programs_are_merged_where_switching_takes_longer(
     assert {kernel for kernel, _ in found} == together
 
 
+@pytest.mark.parametrize("constant", [-0.0, 1e39])
+def test_constants_that_float32_does_not_tell_apart_stay_where_they_are(constant: float) -> None:
+    p = chain(0, 2)
+    odd = replace(THREE, constants=(constant, 1.0))
+    p = replace(p, kernels=(p.kernels[0], replace(p.kernels[1], programs=(odd,))))
+    assert not grouped(p, SWITCHING.sfp, whole_costs(p, SWITCHING.sfp))
+
+
+def test_programs_that_are_united_are_not_again() -> None:
+    p = chain(0, 1, 0)
+    costs = whole_costs(p, SWITCHING.sfp)
+    once = fewer_switches(p, SWITCHING, costs)
+    assert once != fewer_switches(p, SWITCHING)
+    assert not grouped(once, SWITCHING.sfp, costs)
+
+
 def test_what_a_switch_costs_is_counted_for_each_launch() -> None:
     p = chain(0, 1, 0, 2)
     assert switch_counts(p) == ((False, 0), (True, 0), (True, 0), (True, 0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -17,8 +17,8 @@ from .united import United
 
 Shared = Mapping[Taken, tuple[United, int]]
 """For what a kernel takes up: the program that several share, and their kind of reduction."""
-Known = dict[tuple[int, tuple[tuple[Taken, MicroProgram, int], ...]], tuple[Kernel, Kernel]]
-"""Kernels, by their streams and what is shared, and what was made of them."""
+Known = dict[tuple[Hashable, ...], tuple[Kernel, Kernel]]
+"""Kernels, by their streams, programs and what is shared, and what was made of them."""
 
 
 def fewer_switches(
@@ -40,7 +40,7 @@ def _rewritten(kernel: Kernel, shared: Shared, known: Known) -> Kernel:
     if "sfp" not in kernel.streams:
         return kernel
     chosen = tuple((taken, *_content(shared[taken])) for taken in sorted(shared))
-    key = id(kernel.streams), chosen  # of a kernel that is kept, so it stays the only one
+    key = id(kernel.streams), kernel.programs, chosen  # the kernel is kept, so is its number
     if key not in known:
         stream, programs = kernel.streams["sfp"], list(kernel.programs)
         if shared:

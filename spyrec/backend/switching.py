@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import copysign, isinf, prod
 
 import numpy as np
 
@@ -33,6 +33,7 @@ Content = tuple[MicroProgram, int]
 """What is taken up: there is a switch where these differ."""
 Ends = tuple[Taken, Taken, Counter[tuple[Taken, Taken]]]
 """What a stream takes up first and last, and how often one comes after another."""
+LARGEST = float(np.finfo(np.float32).max)
 CHOICE = 2  # micro-ops that choose one of two programs: a comparison, a selection
 
 
@@ -137,7 +138,7 @@ def _work(program: Program) -> tuple[Counter[Run], set[Run]]:
             taken = taken_up(instr)
             if taken is not None:
                 points[i, taken] += launched[i] * _points(instr, trips, kernel)
-                if not _floating(instr, kernel.programs[taken[0]]):
+                if not _unitable(instr, kernel.programs[taken[0]]):
                     barred.add((i, taken))
     return points, barred
 
@@ -148,11 +149,15 @@ def _points(instr: Instr, trips: tuple[int, ...], kernel: Kernel) -> int:
     return int(each.sum(axis=0).max())
 
 
-def _floating(instr: Instr, program: MicroProgram) -> bool:
-    """Whether it computes with floating-point numbers alone, of which it has some."""
+def _unitable(instr: Instr, program: MicroProgram) -> bool:
+    """Whether it computes with floating-point numbers alone, of which it has some, and with
+    constants that float32 tells apart: 0.0 == -0.0."""
     whole = any(format_of(operand.dtype).value is np.int32 for operand in instr.operands)
     converts = {"i2f", "f2i"} & {step.op for step in program.steps}
-    return not whole and not converts and program.n_inputs > 0
+    known = all(
+        (c or copysign(1.0, c) > 0) and (isinf(c) or abs(c) <= LARGEST) for c in program.constants
+    )
+    return not whole and not converts and known and program.n_inputs > 0 and not program.n_scalars
 
 
 def _between(program: Program, costs: Costs) -> dict[tuple[Run, Run], float]:
