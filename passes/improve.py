@@ -31,6 +31,8 @@ FAILED_STEPS = 2_000
 """What a trial costs that does not fit the machine."""
 SURE = 0.75
 """Of a kernel's floor: what no plan saves. Some bytes may come before it begins."""
+WHOLE_MOST = 3
+"""Times the budget by size that one more run of the whole module may take."""
 REVISIONS = 3
 """Runs of the whole module that may be spent on finding which moves do not pay there."""
 UNTOUCHED = ("pin_parts", "pin_order", "pin_tile", "pin_loops", "buffers", "overlap")
@@ -141,12 +143,14 @@ class _Search:
             return None
         start = self._start(first)
         classes = self._classes(first)
-        state = start
-        if self.budget == BY_SIZE or self.budget > 2 * first.steps:
-            state = self._tiled_anew(start, classes, first)
+        state, fitting = start, 0
         if self.budget == BY_SIZE:
             heads = {self.graph.position[c.members[0]] for c in classes}
-            self.budget = self.spent + fitting_steps(sum(first.kernels[i].cycles for i in heads))
+            fitting = fitting_steps(sum(first.kernels[i].cycles for i in heads))
+        if max(WHOLE_MOST * fitting, self.budget / 2) > first.steps:
+            state = self._tiled_anew(start, classes, first)
+        if self.budget == BY_SIZE:
+            self.budget = self.spent + fitting
         state = self._search(state, classes)
         return self._reported(self._settled(start, state, classes, first), classes, first)
 
